@@ -1,0 +1,80 @@
+"""Named randomness: every draw is a pure function of (seed, purpose, client, round, ...).
+
+A stream is a 64-bit key for each client of a cohort. Draws hash the key with a counter (splitmix64), so they need no
+generator state: a client gets the same numbers alone, inside a cohort of thousands, in any order, on CPU and CUDA, and
+inside a captured CUDA graph whose round number is a tensor. For simulation only: secrets come from the system's generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+_MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The splitmix64 finaliser; torch shifts int64 arithmetically, so the copied sign bits are masked away."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def _name_to_int(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Independent random numbers for each of M clients."""
+
+    key_M: Tensor
+
+    @staticmethod
+    def named(seed: int, purpose: str, client_M: Tensor, *rest: int | Tensor) -> Stream:
+        """The stream of a purpose for some clients, e.g. ``Stream.named(0, "batch", ids_M, round)``."""
+        start = torch.full_like(client_M, _name_to_int(f"{seed}/{purpose}"))
+        stream = Stream(start).fold(client_M)
+        for part in rest:
+            stream = stream.fold(part)
+        return stream
+
+    def fold(self, part: int | Tensor) -> Stream:
+        """A stream independent of this one for every different ``part``."""
+        return Stream(_mix(self.key_M * _MIX1 + part * _GOLDEN + 1))
+
+    def bits(self, *shape: int) -> Tensor:
+        """64 random bits a number: int64 of shape (M, *shape)."""
+        count = math.prod(shape)
+        counter = torch.arange(1, count + 1, device=self.key_M.device) * _GOLDEN
+        return _mix(self.key_M[:, None] + counter).reshape(len(self.key_M), *shape)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Uniform in [0, 1) with 24 bits, float32 of shape (M, *shape)."""
+        return ((self.bits(*shape) >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal, float32 of shape (M, *shape) (Box-Muller)."""
+        bits = self.bits(*shape)
+        radius = (((bits >> 40) & 0xFFFFFF).to(torch.float32) + 1.0) * 2.0**-24
+        angle = ((bits >> 16) & 0xFFFFFF).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
+        return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)
+
+    def below(self, limit_M: Tensor, *shape: int) -> Tensor:
+        """Integers in [0, limit), one limit a client: int64 of shape (M, *shape)."""
+        wide = (self.bits(*shape) >> 32) & 0x7FFFFFFF
+        limit = limit_M.reshape(len(self.key_M), *(1 for _ in shape))
+        return (wide * limit) >> 31
+
+
+def host_generator(seed: int, purpose: str, *parts: int) -> np.random.Generator:
+    """NumPy's generator for the server's own choices (who takes part), keyed the same way."""
+    digest = hashlib.blake2b("/".join(map(str, (seed, purpose, *parts))).encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

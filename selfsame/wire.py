@@ -1,0 +1,71 @@
+"""What leaves the device is declared: every field on the wire, and who may see it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+
+
+class Sight(enum.IntEnum):
+    """Who may see a field; a larger value is seen by more."""
+
+    DEVICE = 0  # never leaves
+    ENCLAVE = 1  # sealed to attested code
+    SERVER = 2
+    PUBLIC = 3  # other clients too
+
+
+@dataclass(frozen=True)
+class Wire:
+    """The fields of a method. ``own`` stays on the device; ``up`` leaves it; ``down`` comes from the server.
+
+    The network itself (down) and its update (up) are fields of every federated method; `model_up` says who sees them.
+    """
+
+    own: Mapping[str, str] = field(default_factory=dict)  # name -> what it is
+    up: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
+    down: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
+    model_up: Sight | None = Sight.SERVER  # None: the network never leaves (not federated)
+
+    def rows(self) -> list[tuple[str, str, Sight, str]]:
+        """(field, direction, who sees it, what it is), for the table that `selfsame wire` prints."""
+        table = [("samples", "stays", Sight.DEVICE, "the owner's data")]
+        table += [(name, "stays", Sight.DEVICE, what) for name, what in self.own.items()]
+        if self.model_up is None:
+            table.append(("network", "stays", Sight.DEVICE, "trained on this device alone"))
+        else:
+            table.append(("network", "down", Sight.PUBLIC, "the shared embedding network"))
+            table.append(("network update", "up", self.model_up, "the locally trained network"))
+        table += [(name, "down", sight, what) for name, (sight, what) in self.down.items()]
+        table += [(name, "up", sight, what) for name, (sight, what) in self.up.items()]
+        return table
+
+    def check_up(self, leaves: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
+        """Refuse a report that carries an undeclared field, lacks a declared one, or aliases a private tensor."""
+        if set(leaves) != set(self.up):
+            raise SelfsameError(f"wire: a report may hold {sorted(self.up)} and nothing else, got {sorted(leaves)}")
+        hidden = {t.untyped_storage().data_ptr(): name for name, t in private.items() if name in self.own}
+        for name, value in leaves.items():
+            where = hidden.get(value.untyped_storage().data_ptr())
+            if where is not None and value.numel():
+                raise SelfsameError(f"wire: field {name!r} is the private field {where!r}, which never leaves the device")
+
+    def check_down(self, sent: Mapping[str, Tensor]) -> None:
+        """Refuse a message to a client that carries anything but the declared fields."""
+        if set(sent) != set(self.down):
+            raise SelfsameError(f"wire: a client may be sent {sorted(self.down)} and nothing else, got {sorted(sent)}")
+
+
+def finite_rows(*tensors: Tensor) -> Tensor:
+    """Which clients' rows are finite in every one of these tensors: bool of shape (M,)."""
+    good = torch.ones(len(tensors[0]), dtype=torch.bool, device=tensors[0].device)
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            good = good & torch.isfinite(tensor).flatten(1).all(1) if tensor.dim() > 1 else good & torch.isfinite(tensor)
+    return good
