@@ -27,6 +27,11 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
+def _wrap(number: int) -> int:
+    """A Python integer reduced to signed 64 bits, as tensors do by themselves."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
 def _name_to_int(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
 
@@ -48,7 +53,8 @@ class Stream:
 
     def fold(self, part: int | Tensor) -> Stream:
         """A stream independent of this one for every different ``part``."""
-        return Stream(_mix(self.key_M * _MIX1 + part * _GOLDEN + 1))
+        step = _wrap(part * _GOLDEN) if isinstance(part, int) else part * _GOLDEN
+        return Stream(_mix(self.key_M * _MIX1 + step + 1))
 
     def bits(self, *shape: int) -> Tensor:
         """64 random bits a number: int64 of shape (M, *shape)."""
