@@ -26,12 +26,14 @@ class Wire:
     """The fields of a method. ``own`` stays on the device; ``up`` leaves it; ``down`` comes from the server.
 
     The network itself (down) and its update (up) are fields of every federated method; `model_up` says who sees them.
+    ``head`` names what travels with the network both ways and is averaged like it; reports do not carry it.
     """
 
     own: Mapping[str, str] = field(default_factory=dict)  # name -> what it is
     up: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
     down: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
     model_up: Sight | None = Sight.SERVER  # None: the network never leaves (not federated)
+    head: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
 
     def rows(self) -> list[tuple[str, str, Sight, str]]:
         """(field, direction, who sees it, what it is), for the table that `selfsame wire` prints."""
@@ -42,8 +44,8 @@ class Wire:
         else:
             table.append(("network", "down", Sight.PUBLIC, "the shared embedding network"))
             table.append(("network update", "up", self.model_up, "the locally trained network"))
-        table += [(name, "down", sight, what) for name, (sight, what) in self.down.items()]
-        table += [(name, "up", sight, what) for name, (sight, what) in self.up.items()]
+        table += [(name, "down", sight, what) for name, (sight, what) in {**self.head, **self.down}.items()]
+        table += [(name, "up", sight, what) for name, (sight, what) in {**self.head, **self.up}.items()]
         return table
 
     def check_up(self, leaves: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,32 @@
+"""selfsame: federated metric learning where every device knows only its owner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Federation", "Recipe", "Run", "SelfsameError", "__version__", "load", "train"]
+
+if TYPE_CHECKING:
+    from selfsame.data import Federation, load
+    from selfsame.errors import SelfsameError
+    from selfsame.recipe import Recipe
+    from selfsame.run import Run, train
+
+_HOMES = {
+    "Federation": "selfsame.data",
+    "load": "selfsame.data",
+    "SelfsameError": "selfsame.errors",
+    "Recipe": "selfsame.recipe",
+    "Run": "selfsame.run",
+    "train": "selfsame.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import selfsame` and `selfsame --help` are quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'selfsame' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

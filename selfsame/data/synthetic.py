@@ -1,0 +1,132 @@
+"""Made-up identities, from ten to millions: each sample is computed when it is asked for, none is stored."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfsame.data.federation import Federation, Samples
+from selfsame.errors import SelfsameError
+from selfsame.streams import Stream
+
+_TEST_SAMPLES = 2000  # at most, however many identities there are
+_GAIN = 1.5  # standard deviation at the tanh: bent enough that no linear map undoes it
+_TANH_POWER = 0.523  # the mean of tanh(g)^2 for a normal g of that standard deviation
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Samples as a pure function of (seed, client, index).
+
+    An identity is a point in latent space; a sample moves it a little, appends as many nuisance dimensions that say
+    nothing about who it is, and passes both through a fixed random layer, a tanh and a second fixed layer.
+    """
+
+    seed: int
+    size: int
+    noise: float
+    clients_per_class: int
+    in_KH: Tensor  # K = 2 * latent
+    out_HP: Tensor  # P = size * size pixels
+
+    @staticmethod
+    def make(seed: int, size: int, latent: int, noise: float, clients_per_class: int) -> Generated:
+        """The generator with the two layers that belong to its seed."""
+        inner, hidden, pixels = 2 * latent, 4 * latent, size * size
+        spread = math.sqrt(latent * (1.0 + noise**2) + latent)
+        in_KH = _layer(seed, "synthetic/in", inner, hidden) * (_GAIN / spread)
+        out_HP = _layer(seed, "synthetic/out", hidden, pixels) / math.sqrt(hidden * _TANH_POWER)
+        return Generated(seed, size, noise, clients_per_class, in_KH, out_HP)
+
+    def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
+        client_MB = client_M[:, None].expand_as(index_MB)
+        return self.draw("train", client_MB // self.clients_per_class, client_MB, index_MB)
+
+    def draw(self, part: str, class_MB: Tensor, client_MB: Tensor, index_MB: Tensor) -> Tensor:
+        """Samples (M, B, 1, size, size) of the classes; `part` keeps the test samples apart from the training ones.
+
+        Uniform numbers and float64 in between, because those do not depend on how many rows are computed together:
+        a float32 matrix product, or a vectorised logarithm, gives other last bits for other batch sizes.
+        """
+        latent = len(self.in_KH) // 2
+        who = Stream.named(self.seed, "synthetic/identity", class_MB.flatten())
+        what = Stream.named(self.seed, f"synthetic/{part}", client_MB.flatten(), index_MB.flatten())
+        moved_nL, nuisance_nL = _centred(what, 2 * latent).split(latent, 1)
+        inner_nK = torch.cat([_centred(who, latent) + self.noise * moved_nL, nuisance_nL], 1)
+        pixels_nP = torch.tanh(inner_nK @ self.in_KH) @ self.out_HP
+        return pixels_nP.to(torch.float32).reshape(*index_MB.shape, 1, self.size, self.size)
+
+    def to(self, device: torch.device | str) -> Generated:
+        moved = (self.in_KH.to(device), self.out_HP.to(device))
+        return Generated(self.seed, self.size, self.noise, self.clients_per_class, *moved)
+
+
+def load_synthetic(
+    *,
+    clients: int = 1000,
+    samples: int = 20,
+    unequal: bool = False,
+    size: int = 8,
+    latent: int = 16,
+    noise: float = 0.5,
+    held_out: int = 50,
+    test_per_client: int = 2,
+    clients_per_class: int = 1,
+    seed: int = 0,
+) -> Federation:
+    """Identities of any number; with `unequal`, clients hold between half of `samples` and all of them."""
+    _check("clients", clients, 2, 100_000_000)
+    _check("samples", samples, 1, 1_000_000)
+    _check("size", size, 4, 256)
+    _check("latent", latent, 1, 1024)
+    _check("held_out", held_out, 0, _TEST_SAMPLES // 2)
+    _check("test_per_client", test_per_client, 1, _TEST_SAMPLES // 2)
+    _check("clients_per_class", clients_per_class, 1, clients // 2)
+    if clients % clients_per_class:
+        raise SelfsameError(f"synthetic: clients ({clients}) must be a multiple of clients_per_class")
+    if not 0.0 <= noise <= 100.0:
+        raise SelfsameError(f"synthetic: noise must be 0 to 100, got {noise}")
+    source = Generated.make(seed, size, latent, noise, clients_per_class)
+    client_N = torch.arange(clients)
+    count_N = torch.full((clients,), samples)
+    if unequal:
+        least = (samples + 1) // 2
+        count_N = least + Stream.named(seed, "synthetic/count", client_N).below(
+            torch.full_like(client_N, samples - least + 1)
+        )
+    classes = clients // clients_per_class
+    tested = min(classes, _TEST_SAMPLES // test_per_client)
+    per_unseen = max(2, min(samples, _TEST_SAMPLES // max(held_out, 1)))
+    return Federation(
+        name="synthetic",
+        shape=(1, size, size),
+        class_of_N=client_N // clients_per_class,
+        count_N=count_N,
+        source=source,
+        test=_labelled(source, torch.arange(tested) * classes // tested, test_per_client),
+        unseen=_labelled(source, torch.arange(classes, classes + held_out), per_unseen),
+        notes=(f"tested on {tested} of the {classes} classes",) if tested < classes else (),
+    )
+
+
+def _labelled(source: Generated, class_M: Tensor, each: int) -> Samples:
+    class_MB = class_M[:, None].expand(-1, each)
+    index_MB = torch.arange(each).expand_as(class_MB)
+    return Samples(source.draw("test", class_MB, class_MB, index_MB).flatten(0, 1), class_MB.flatten())
+
+
+def _layer(seed: int, purpose: str, rows: int, columns: int) -> Tensor:
+    return _centred(Stream.named(seed, purpose, torch.arange(rows)), columns)
+
+
+def _centred(stream: Stream, number: int) -> Tensor:
+    """Uniform float64 numbers of mean 0 and variance 1, shape (n, number)."""
+    return (stream.uniform(number).double() - 0.5) * math.sqrt(12.0)
+
+
+def _check(option: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise SelfsameError(f"synthetic: {option} must be {least} to {most}, got {value}")

@@ -1,0 +1,86 @@
+"""The local batches of a cohort, the same for a client whoever else is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfsame.data.federation import Federation
+from selfsame.engine.augment import augment
+from selfsame.recipe import AugmentPart, LocalPart
+from selfsame.streams import Stream
+
+_TOP = 2**62
+# Beyond this many samples a client, a batch is drawn with replacement: sorting them all would cost more than training.
+_SORT_LIMIT = 16384
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Scaled samples of M clients and which of them count (a client may have fewer than B)."""
+
+    x_MB: Tensor
+    mask_MB: Tensor
+
+
+def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Tensor, Tensor]:
+    """The first `take` places of a random order of each client's samples, and which of them exist."""
+    if longest > _SORT_LIMIT:
+        index = stream.below(count_M, take)
+        return index, torch.ones_like(index, dtype=torch.bool)
+    key = stream.bits(longest) & (_TOP - 1)
+    key = torch.where(torch.arange(longest, device=key.device) < count_M[:, None], key, _TOP)
+    key, index = key.topk(take, dim=1, largest=False) if take < longest else key.sort(dim=1)
+    return index, key < _TOP
+
+
+def _fetch(
+    federation: Federation, client_M: Tensor, index: Tensor, good: Tensor, change: AugmentPart, stream: Stream,
+    dtype: torch.dtype,
+) -> Batch:
+    index = torch.where(good, index, 0)
+    x = federation.scale(federation.source.rows(client_M, index))
+    return Batch(augment(x, change, stream).to(dtype), good.to(dtype))
+
+
+def steps_a_round(local: LocalPart, longest: int) -> int:
+    """Local SGD steps in a round, for the client with most samples."""
+    if local.epochs:
+        return local.epochs * -(-longest // min(local.batch, longest))
+    return local.steps
+
+
+def local_batches(
+    federation: Federation,
+    client_M: Tensor,
+    longest: int,
+    local: LocalPart,
+    change: AugmentPart,
+    seed: int,
+    round: int | Tensor,
+    dtype: torch.dtype,
+) -> Iterator[Batch]:
+    """One batch for each local step; `longest` bounds the samples of any client in the cohort.
+
+    Steps: each batch holds different samples of the client, drawn at random. Epochs: passes in random order; the last
+    batch of a pass may be short, and a client that has finished its pass gets empty batches until the others have.
+    """
+    count_M = federation.count_N[client_M]
+    size = min(local.batch, longest)
+    step = 0
+    for epoch in range(local.epochs):
+        stream = Stream.named(seed, "epoch", client_M, round, epoch)
+        index_ML, good_ML = _order(count_M, longest, stream, longest)
+        for begin in range(0, longest, size):
+            part = slice(begin, begin + size)
+            noise = Stream.named(seed, "augment", client_M, round, step)
+            yield _fetch(federation, client_M, index_ML[:, part], good_ML[:, part], change, noise, dtype)
+            step += 1
+    for step in range(0 if local.epochs else local.steps):
+        stream = Stream.named(seed, "batch", client_M, round, step)
+        index_MB, good_MB = _order(count_M, longest, stream, size)
+        noise = Stream.named(seed, "augment", client_M, round, step)
+        yield _fetch(federation, client_M, index_MB, good_MB, change, noise, dtype)

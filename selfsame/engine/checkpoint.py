@@ -1,0 +1,91 @@
+"""Checkpoints: one safetensors file with the whole state, written atomically, read with every name and shape checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from selfsame.engine.state import State
+from selfsame.errors import SelfsameError
+from selfsame.methods.base import Fields
+
+FORMAT = "selfsame-state-1"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """The file is either the old one or the new one, never half of it, even after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def save_state(state: State, path: Path) -> None:
+    """Write the state to `path`."""
+    tensors = {name: value.detach().to("cpu").contiguous() for name, value in state.tensors().items()}
+    meta = {"format": FORMAT, "round": str(state.round), "present": str(state.present), "losses": json.dumps(state.losses)}
+    write_atomically(path, save(tensors, metadata=meta))
+
+
+def read_tensors(path: Path) -> tuple[Fields, dict[str, str]]:
+    """The tensors and metadata of a safetensors file, or one clear line."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except FileNotFoundError:
+        raise SelfsameError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None
+
+
+def load_state(state: State, path: Path) -> None:
+    """Overwrite `state`, which gives the expected names, shapes and types, with what the file holds."""
+    tensors, meta = read_tensors(path)
+    if meta.get("format") != FORMAT:
+        raise SelfsameError(f"{path}: not a checkpoint of this version (format {meta.get('format')!r})")
+    wanted = state.tensors()
+    if set(tensors) != set(wanted):
+        odd = sorted(set(tensors) ^ set(wanted))
+        raise SelfsameError(f"{path}: does not fit the recipe beside it: {', '.join(odd)} missing or unexpected")
+    for name, target in wanted.items():
+        value = tensors[name]
+        if value.shape != target.shape or value.dtype != target.dtype:
+            raise SelfsameError(
+                f"{path}: {name} is {tuple(value.shape)} {value.dtype}, the recipe needs "
+                f"{tuple(target.shape)} {target.dtype}"
+            )
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise SelfsameError(f"{path}: {name} holds values that are not finite")
+    try:
+        state.round, present = int(meta["round"]), int(meta["present"])
+        losses = [float(x) for x in json.loads(meta["losses"])]
+    except (KeyError, ValueError, TypeError):
+        raise SelfsameError(f"{path}: the checkpoint's round number or losses cannot be read") from None
+    if present != state.present:
+        raise SelfsameError(f"{path}: {present} clients had registered, the recipe says {state.present}")
+    state.losses = losses
+    for name, target in wanted.items():
+        target.copy_(tensors[name])
+
+
+def peek(path: Path) -> dict[str, int]:
+    """The round and the number of registered clients of a checkpoint."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = file.metadata() or {}
+        return {"round": int(meta["round"]), "present": int(meta["present"])}
+    except FileNotFoundError:
+        raise SelfsameError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise SelfsameError(f"{path}: damaged or not a checkpoint ({error})") from None

@@ -1,0 +1,61 @@
+"""What the machine is: device, precision and versions, chosen once and written into every report."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+
+import torch
+
+from selfsame.errors import SelfsameError
+from selfsame.recipe import RunPart
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how the arithmetic runs."""
+
+    device: torch.device
+    dtype: torch.dtype
+    autocast: torch.dtype | None
+    compile: bool
+
+
+def choose_machine(run: RunPart) -> Machine:
+    """The automatic choices: CUDA if there is one, bfloat16 autocast, compilation and graphs there; else plain CPU."""
+    name = run.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SelfsameError(f"run.device: {name!r} is not a device; try cpu, cuda or cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SelfsameError("run.device: cuda asked for, but this PyTorch sees no CUDA device")
+    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
+        raise SelfsameError(f"run.device: {name} asked for, there are {torch.cuda.device_count()} CUDA devices")
+    if device.type not in ("cpu", "cuda"):
+        raise SelfsameError(f"run.device: {device.type!r} is not supported; use cpu or cuda")
+    gpu = device.type == "cuda"
+    precision = run.precision
+    if precision == "auto":
+        precision = "bfloat16" if gpu else "float32"
+    dtype = torch.float64 if precision == "float64" else torch.float32
+    autocast = torch.bfloat16 if precision == "bfloat16" else None
+    return Machine(device, dtype, autocast, run.compile == "on" or (run.compile == "auto" and gpu))
+
+
+def facts(device: torch.device) -> dict[str, str]:
+    """Versions and hardware, for reports and benchmarks."""
+    from selfsame import __version__
+
+    out = {
+        "selfsame": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+    }
+    if device.type == "cuda":
+        out["gpu"] = torch.cuda.get_device_name(device)
+    return out

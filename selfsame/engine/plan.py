@@ -1,0 +1,80 @@
+"""The server's plan for a block of rounds: who is asked, who answers, and the learning rates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+from selfsame.recipe import LocalPart, Recipe, ServerPart
+from selfsame.streams import host_generator
+
+
+@dataclass(frozen=True)
+class Plan:
+    """T rounds from `first` on, M clients each."""
+
+    first: int
+    client_TM: Tensor
+    alive_TM: Tensor
+    lr_T: Tensor
+    server_lr_T: Tensor
+
+    def __len__(self) -> int:
+        return len(self.lr_T)
+
+    def to(self, device: torch.device | str) -> Plan:
+        parts = (self.client_TM, self.alive_TM, self.lr_T, self.server_lr_T)
+        return Plan(self.first, *(part.to(device) for part in parts))
+
+
+def rate(part: LocalPart | ServerPart, round: int, rounds: int) -> float:
+    """The learning rate of a round under the part's schedule."""
+    if part.schedule == "cosine":
+        return part.lr * 0.5 * (1 + math.cos(math.pi * round / rounds))
+    if part.schedule == "step":
+        return part.lr * part.decay ** (round // (part.every or max(1, rounds // 3)))
+    if part.schedule == "inverse":
+        return part.lr / (1 + part.decay * round)
+    return part.lr
+
+
+def cohort_size(recipe: Recipe, clients: int) -> int:
+    """How many clients a round asks."""
+    size = recipe.cohort.size or clients
+    if size > clients:
+        raise SelfsameError(f"cohort.size: {size} clients asked for, the federation has {clients}")
+    return size
+
+
+def choose(recipe: Recipe, round: int, size: int, present: int) -> np.ndarray:
+    """The clients of one round. Costs O(size), not O(clients)."""
+    if recipe.cohort.sampling == "round-robin":
+        return (round * size + np.arange(size)) % present
+    if size == present:
+        return np.arange(size)
+    draw = host_generator(recipe.run.seed, "cohort", round)
+    return np.sort(draw.choice(present, size, replace=False, shuffle=False))
+
+
+def make_plan(recipe: Recipe, first: int, count: int, present: int) -> Plan:
+    """Rounds first .. first+count-1 among the `present` registered clients."""
+    size = min(cohort_size(recipe, present) if not recipe.cohort.late else recipe.cohort.size or present, present)
+    rounds = range(first, first + count)
+    client = np.stack([choose(recipe, t, size, present) for t in rounds])
+    alive = np.ones((count, size), dtype=bool)
+    if recipe.cohort.dropout:
+        for row, t in enumerate(rounds):
+            alive[row] = host_generator(recipe.run.seed, "dropout", t).random(size) >= recipe.cohort.dropout
+    total = recipe.run.rounds
+    return Plan(
+        first,
+        torch.from_numpy(client.astype(np.int64)),
+        torch.from_numpy(alive),
+        torch.tensor([rate(recipe.local, t, total) for t in rounds], dtype=torch.float64),
+        torch.tensor([rate(recipe.server, t, total) for t in rounds], dtype=torch.float64),
+    )

@@ -1,0 +1,146 @@
+"""Running a plan: round after round in eager mode, or as one captured CUDA graph that is replayed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from selfsame.engine import cohort, reference
+from selfsame.engine.plan import Plan
+from selfsame.engine.state import Problem, State
+
+_BLOCK = 512  # rounds whose plan lies on the device at a time when graphs are replayed
+
+
+class Engine:
+    """Runs rounds of a problem on a state with the chosen engine."""
+
+    def __init__(self, problem: Problem, name: str = "cohort", graphs: bool = False) -> None:
+        self.problem, self.name = problem, name
+        self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda"
+        self._graph: _Graph | None = None
+
+    def run(self, state: State, plan: Plan, tick: Callable[[int], None] | None = None) -> Tensor:
+        """All rounds of the plan; returns the losses (T,), on the CPU. `tick` hears how many rounds are done."""
+        if plan.first != state.round:
+            raise ValueError(f"the plan begins at round {plan.first}, the state is at {state.round}")
+        if self.graphs:
+            return self._replay(state, plan, tick)
+        step = reference.run_round if self.name == "reference" else cohort.run_round
+        here = plan.to(self.problem.model.device)
+        losses = []
+        for t in range(len(plan)):
+            if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
+                losses.append(
+                    step(
+                        self.problem, state, here.client_TM[t], here.alive_TM[t], here.lr_T[t], here.server_lr_T[t],
+                        plan.first + t,
+                    )
+                )
+            else:
+                losses.append(state.theta_P.new_zeros(()))
+            state.round += 1
+            if tick is not None:
+                tick(1)
+        return torch.stack(losses).to("cpu", torch.float64)
+
+    def _replay(self, state: State, plan: Plan, tick: Callable[[int], None] | None) -> Tensor:
+        if self._graph is None or self._graph.state is not state or self._graph.size != plan.client_TM.shape[1]:
+            self._graph = _Graph(self.problem, state, plan.client_TM.shape[1])
+        out = []
+        for begin in range(0, len(plan), _BLOCK):
+            part = slice(begin, min(begin + _BLOCK, len(plan)))
+            block = Plan(
+                plan.first + begin, plan.client_TM[part], plan.alive_TM[part], plan.lr_T[part], plan.server_lr_T[part]
+            )
+            out.append(self._graph.run(block))
+            state.round += len(block)
+            if tick is not None:
+                tick(len(block))
+        return torch.cat(out).to("cpu", torch.float64)
+
+
+class _Graph:
+    """One round captured as a CUDA graph. It reads its plan from fixed buffers at a counter that it advances itself."""
+
+    WARM_UP = 3  # rounds in eager mode before capture: compilation and allocation happen there
+
+    def __init__(self, problem: Problem, state: State, size: int) -> None:
+        device = problem.model.device
+        self.problem, self.state, self.size = problem, state, size
+        self.client_TM = torch.zeros(_BLOCK, size, dtype=torch.int64, device=device)
+        self.alive_TM = torch.zeros(_BLOCK, size, dtype=torch.bool, device=device)
+        self.lr_T = torch.zeros(_BLOCK, dtype=torch.float64, device=device)
+        self.server_lr_T = torch.zeros(_BLOCK, dtype=torch.float64, device=device)
+        self.loss_T = torch.zeros(_BLOCK, dtype=problem.model.dtype, device=device)
+        self.place = torch.zeros(1, dtype=torch.int64, device=device)
+        self.number = torch.zeros((), dtype=torch.int64, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.warmed = 0
+
+    def _round(self) -> None:
+        loss = cohort.run_round(
+            self.problem,
+            self.state,
+            self.client_TM.index_select(0, self.place)[0],
+            self.alive_TM.index_select(0, self.place)[0],
+            self.lr_T.index_select(0, self.place)[0],
+            self.server_lr_T.index_select(0, self.place)[0],
+            self.number,
+        )
+        self.loss_T.index_copy_(0, self.place, loss.reshape(1))
+        self.place += 1
+        self.number += 1
+
+    def run(self, block: Plan) -> Tensor:
+        count = len(block)
+        for buffer, values in (
+            (self.client_TM, block.client_TM),
+            (self.alive_TM, block.alive_TM),
+            (self.lr_T, block.lr_T),
+            (self.server_lr_T, block.server_lr_T),
+        ):
+            buffer[:count].copy_(values)
+        self.place.zero_()
+        self.number.fill_(block.first)
+        answered = block.alive_TM.any(1).tolist()
+        for t in range(count):
+            if not answered[t]:
+                self.loss_T[t] = 0
+                self.place += 1
+                self.number += 1
+            elif self.graph is not None:
+                self.graph.replay()
+            elif self.warmed < self.WARM_UP:
+                self._eager()
+            else:
+                self._capture()
+                if self.graph is not None:
+                    self.graph.replay()
+                else:
+                    self._eager()
+        return self.loss_T[:count].clone()
+
+    def _eager(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._round()
+        torch.cuda.current_stream().wait_stream(side)
+        self.warmed += 1
+
+    def _capture(self) -> None:
+        """Record a round without running it; a method that cannot be recorded goes on in eager mode."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph):
+                self._round()
+        except RuntimeError as error:
+            warnings.warn(f"CUDA graph not captured, going on without: {str(error).splitlines()[0]}", stacklevel=2)
+            self.warmed = -(2**62)  # never try again
+            return
+        self.graph = graph

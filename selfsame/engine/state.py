@@ -1,0 +1,122 @@
+"""Everything that changes during a run, in one tree, and what never changes, in another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from selfsame.data.federation import Federation
+from selfsame.engine import server
+from selfsame.engine.model import Model
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.recipe import Recipe
+from selfsame.streams import Stream
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a round needs and never changes."""
+
+    recipe: Recipe
+    method: LocalLoss
+    model: Model
+    federation: Federation
+    world: World
+    longest: int  # samples of the client with most
+    several: bool  # whether some class is held by several clients
+
+    @staticmethod
+    def of(recipe: Recipe, method: LocalLoss, model: Model, federation: Federation, world: World) -> Problem:
+        placed = federation.to(model.device)
+        longest = int(federation.count_N.max())
+        return Problem(
+            recipe, method, model, placed, world.to(model.device), longest, world.several_clients_a_class()
+        )
+
+    def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
+        return Cohort(client_M, self.world.class_of_N[client_M], alive_M)
+
+    def stream(self, purpose: str, client_M: Tensor, *rest: int | Tensor) -> Stream:
+        return Stream.named(self.recipe.run.seed, purpose, client_M, *rest)
+
+    def server_stream(self, purpose: str, *rest: int | Tensor) -> Stream:
+        """A stream with a single row, for the server's own draws."""
+        return self.stream(purpose, torch.zeros(1, dtype=torch.int64, device=self.model.device), *rest)
+
+
+@dataclass
+class State:
+    """What changes. The engines write its tensors in place: a table may hold a million clients."""
+
+    round: int
+    theta_P: Tensor
+    optim: Fields
+    own: Fields  # private fields, one row a client: on real devices each row lives on its own device
+    server: Fields
+    alone_NP: Tensor | None  # a network for each client, for methods that are not federated
+    refused: Tensor  # client updates dropped because they were not finite, counted
+    present: int  # registered clients
+    losses: list[float] = field(default_factory=list)
+
+    def tensors(self) -> Fields:
+        """The whole state by name, for checkpoints."""
+        out = {"theta": self.theta_P, "refused": self.refused}
+        for part in ("optim", "own", "server"):
+            out |= {f"{part}.{name}": value for name, value in getattr(self, part).items()}
+        if self.alone_NP is not None:
+            out["alone"] = self.alone_NP
+        return out
+
+
+def cast(fields: Fields, dtype: torch.dtype, device: torch.device) -> Fields:
+    """Floating fields in the run's precision, everything on the run's device."""
+    return {k: v.to(device=device, dtype=dtype if v.is_floating_point() else v.dtype) for k, v in fields.items()}
+
+
+def smaller_world(world: World, present: int) -> World:
+    """The world as it was when only the first `present` clients had registered (classes keep their numbers)."""
+    if present == world.clients:
+        return world
+    class_of_N = world.class_of_N[:present]
+    return replace(world, clients=present, classes=int(class_of_N.max()) + 1, class_of_N=class_of_N)
+
+
+def begin(problem: Problem, present: int | None = None) -> State:
+    """The state before the first round, with the first `present` clients registered (all by default)."""
+    model, method = problem.model, problem.method
+    present = problem.world.clients if present is None else present
+    world = smaller_world(problem.world, present)
+    client_N = torch.arange(present, device=model.device)
+    theta = model.first_theta.clone()
+    return State(
+        round=0,
+        theta_P=theta,
+        optim=server.begin(problem.recipe.server, theta),
+        own=cast(
+            method.begin_own(world, client_N, problem.stream("own", client_N)), model.dtype, model.device
+        ),
+        server=cast(method.begin_server(world, problem.server_stream("server")), model.dtype, model.device),
+        alone_NP=None if method.federated else theta.repeat(present, 1),
+        refused=torch.zeros((), dtype=torch.int64, device=model.device),
+        present=present,
+    )
+
+
+def join(problem: Problem, state: State) -> None:
+    """Register the clients that are not there yet: rows of their own, and rows for them in the server's tables."""
+    model, method, world = problem.model, problem.method, problem.world
+    new_R = torch.arange(state.present, world.clients, device=model.device)
+    if not len(new_R):
+        return
+    fresh = method.begin_own(world, new_R, problem.stream("own", new_R), own=state.own)
+    fresh = cast(fresh, model.dtype, model.device)
+    state.own = {name: torch.cat([state.own[name], rows]) for name, rows in fresh.items()}
+    tables = cast(method.begin_server(world, problem.server_stream("server")), model.dtype, model.device)
+    for name, table in tables.items():
+        old = state.server[name]
+        state.server[name] = torch.cat([old, table[len(old) :]])
+    if state.alone_NP is not None:
+        state.alone_NP = torch.cat([state.alone_NP, model.first_theta.repeat(len(new_R), 1)])
+    state.present = world.clients

@@ -1,0 +1,66 @@
+"""DeepSVDD: the baseline in which every client trains a one-class network of its own and nothing is shared.
+
+The network must have no bias terms and no bounded activation: with either it can map everything to the centre. The
+recipe chooses such a network, this file does not check it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.streams import Stream
+from selfsame.wire import Wire
+
+
+@dataclass(frozen=True)
+class DeepSVDD(LocalLoss):
+    """Pulls the owner's samples to a centre that is fixed at the first forward pass."""
+
+    name: ClassVar[str] = "deepsvdd"
+    paper: ClassVar[str] = (
+        "Ruff et al., Deep One-Class Classification (ICML 2018), as (1) of Park, Hosseini and Yun (FL-ICML 2021)"
+    )
+    shared_class: ClassVar[str] = "clients of a class know nothing of each other, each trains a network of its own"
+    federated: ClassVar[bool] = False
+    wire: ClassVar[Wire] = Wire(
+        own={
+            "centre": "the mean embedding of the first batch under the untrained network",
+            "started": "whether the centre has been set",
+        },
+        model_up=None,
+    )
+
+    def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
+        return {
+            "centre": torch.zeros(len(client_R), world.dim, device=client_R.device),
+            "started": torch.zeros(len(client_R), dtype=torch.bool, device=client_R.device),
+        }
+
+    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
+        count_M = mask_MB.sum(1)
+        mean_MD = (emb_MBD * mask_MB[..., None]).sum(1) / count_M.clamp(min=1)[:, None]
+        centre_MD = torch.where(own["started"][:, None], own["centre"], mean_MD.to(own["centre"].dtype))
+        return {"centre": centre_MD.detach(), "started": own["started"] | (count_M > 0)}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """(1), the mean over the batch."""
+        return sample_mean(((emb_MBD - mine["centre"][:, None]) ** 2).sum(-1), mask_MB)
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        return {"centre": mine["centre"], "started": mine["started"]}, {}
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return own["centre"]
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        return -(torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist") ** 2)
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        return emb_SD.mean(0)

@@ -1,0 +1,257 @@
+"""FedAwS: clients pull their samples to their class embedding, the server pushes the class embeddings apart.
+
+Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels, ICML 2020. Equation numbers are that paper's.
+The class embeddings W are free vectors started from N(0, I); whatever needs unit length normalises inside the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+from selfsame.methods.base import (
+    Cohort,
+    Fields,
+    LocalLoss,
+    World,
+    alive_classes,
+    mean_by_class,
+    put_rows,
+    sample_mean,
+    unit,
+)
+from selfsame.methods.neighbours import nearest
+from selfsame.streams import Stream
+from selfsame.wire import Sight, Wire
+
+PAPER = "Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels (FedAwS), ICML 2020"
+ROWS = 1024  # rows of W compared with all of W at once in (7)
+GATHERED = 2**18  # rows of W gathered at once in (8)
+
+
+@dataclass(frozen=True)
+class ClassEmbedding(LocalLoss):
+    """A server's table of class embeddings and the positive loss on the clients: FedAwS without Step 14."""
+
+    paper: ClassVar[str] = PAPER
+    shared_class: ClassVar[str] = "clients of a class share its embedding, the server takes their weighted mean"
+    row: ClassVar[str] = "class"
+    learns: ClassVar[tuple[str, ...]] = ("class_embedding",)
+    wire: ClassVar[Wire] = Wire(
+        down={"class_embedding": (Sight.SERVER, "the embedding of the client's own class")},
+        up={"class_embedding": (Sight.SERVER, "the same, trained on the client's samples")},
+    )
+
+    positive_margin: float = 0.9  # the cosine from which a sample counts as close enough, (23); cosine only
+    distance: str = "cosine"  # (11) on unit vectors, or "euclidean" on vectors as they are
+
+    def __post_init__(self) -> None:
+        self._require(
+            self.distance in ("cosine", "euclidean"), "distance must be 'cosine' or 'euclidean'", self.distance
+        )
+        self._require(-1 < self.positive_margin <= 1, "positive_margin must lie in (-1, 1]", self.positive_margin)
+
+    def _require(self, good: bool, message: str, got: object) -> None:
+        if not good:
+            raise SelfsameError(f"{self.name}: {message}, got {got!r}")
+
+    def begin_server(self, world: World, stream: Stream) -> Fields:
+        return {"class_embedding": normal_rows(world.classes, world.dim, stream)}
+
+    def send(self, server: Fields, who: Cohort) -> Fields:
+        """Step 4: each client gets the embedding of its own class and of no other."""
+        return {"class_embedding": server["class_embedding"][who.class_M]}
+
+    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
+        return {name: sent[name] for name in self.learns}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """The mean over the samples of (23), or of the positive part of (6) for the Euclidean distance."""
+        w_MD = (mine if self.learns else sent)["class_embedding"]
+        if self.distance == "euclidean":
+            return sample_mean((emb_MBD - w_MD[:, None]).square().sum(-1), mask_MB)
+        cosine_MB = (unit(emb_MBD) * unit(w_MD)[:, None]).sum(-1)
+        return sample_mean((self.positive_margin - cosine_MB).clamp(min=0).square(), mask_MB)
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        return {}, {name: mine[name] for name in self.learns}
+
+    @torch.no_grad()
+    def absorb(
+        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        """Step 13 with the clients that answered (Remark 1), averaged within a class as in (5)."""
+        for name in self.learns:
+            # The mean multiplies silent clients by 0, which would let a NaN of theirs through.
+            heard_MD = torch.where(who.alive_M[:, None], leaves[name], 0)
+            put_rows(server[name], who.class_M, mean_by_class(heard_MD, weight_M, who), alive_classes(who))
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return server["class_embedding"]
+
+    def exposed(self, server: Fields, head: Fields) -> Tensor:
+        """The server sees every class embedding as it is."""
+        return server["class_embedding"]
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        if self.distance == "euclidean":
+            return -torch.cdist(emb_SD, template_TD)
+        return super().score(emb_SD, template_TD)
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        return emb_SD.mean(0) if self.distance == "euclidean" else super().template(emb_SD)
+
+
+@dataclass(frozen=True)
+class FedAwS(ClassEmbedding):
+    """Algorithm 1, with the spread-out regulariser (7) or its stochastic negative mining (8)."""
+
+    name: ClassVar[str] = "fedaws"
+
+    spread: str = "mining"  # (8), or "full" for (7)
+    # nu of (7): the middle of the interval (1, 2) of the analysis. Lemma 1 bounds the error by 2(nu - 1)^2, which says
+    # nothing at nu = 1; at nu = 2 every pair is pushed, however far apart it is.
+    margin: float = 1.5
+    neighbours: int = 10  # k of (8); the paper's AmazonCat figures need 100 (Table 4)
+    subset: int = 0  # how many classes C' of (8) holds; 0: all of them
+    spread_weight: float = 10.0  # lambda of Step 14
+    server_steps: int = 1  # repetitions of Step 14 a round (Remark 1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.spread in ("full", "mining"), "spread must be 'full' or 'mining'", self.spread)
+        self._require(0 < self.margin < float("inf"), "margin must be above 0", self.margin)
+        self._require(self.neighbours >= 1, "neighbours must be 1 or more", self.neighbours)
+        self._require(self.subset >= 0, "subset must be 0 (all classes) or more", self.subset)
+        self._require(0 <= self.spread_weight < float("inf"), "spread_weight must be 0 or more", self.spread_weight)
+        self._require(self.server_steps >= 1, "server_steps must be 1 or more", self.server_steps)
+
+    def check(self, world: World) -> None:
+        self._require(world.classes >= 2, "there must be 2 classes or more to spread out", world.classes)
+
+    @torch.no_grad()
+    def absorb(
+        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        """Steps 13 and 14."""
+        super().absorb(server, leaves, who, weight_M, lr, stream)
+        table_CD, rate = server["class_embedding"], self.spread_weight * lr
+        for step in range(self.server_steps):
+            if self.spread == "full":
+                table_CD.sub_(rate * spread_gradient(table_CD, self.margin, self.distance))
+            else:
+                subset_S = draw_subset(len(table_CD), self.subset, stream.fold(step))
+                mining_step(table_CD, who, self.neighbours, subset_S, rate, self.distance)
+
+
+def normal_rows(rows: int, dim: int, stream: Stream, block: int = 65536) -> Tensor:
+    """A table of standard normal rows, each the same however many there are; `stream` has one row."""
+    table_RD = torch.empty(rows, dim, device=stream.key_M.device)
+    for row_B in torch.arange(rows, device=table_RD.device).split(block):  # a draw takes several times its result
+        table_RD[row_B] = Stream(stream.key_M.expand(len(row_B))).fold(row_B).normal(dim)
+    return table_RD
+
+
+def draw_subset(classes: int, size: int, stream: Stream) -> Tensor | None:
+    """C' of (8), uniform without replacement: the classes of the largest random keys, O(C). None: all of them."""
+    if size == 0 or size >= classes:
+        return None
+    return stream.bits(classes)[0].topk(size, sorted=False).indices
+
+
+def spread_gradient(table_CD: Tensor, margin: float, distance: str, rows: int = ROWS) -> Tensor:
+    """The gradient of (7) in W, some rows of the C x C distances at a time.
+
+    Each pair stands twice in (7), so the gradient in one row is twice that of the row's own sum.
+    """
+    gradient_CD = torch.empty_like(table_CD)
+    all_CD = table_CD if distance == "euclidean" else unit(table_CD)
+    for first in range(0, len(table_CD), rows):
+        w_BD = table_CD[first : first + rows]
+        own_BC = torch.arange(first, first + len(w_BD), device=w_BD.device)[:, None] == torch.arange(
+            len(table_CD), device=w_BD.device
+        )
+        if distance == "euclidean":
+            # The exact form: differences of squares lose the close pairs, which are the ones that matter.
+            d_BC = torch.cdist(w_BD, table_CD, compute_mode="donot_use_mm_for_euclid_dist")
+            pull_BC = 4 * (margin - d_BC).clamp(min=0) / d_BC
+            pull_BC = pull_BC.masked_fill(own_BC | (d_BC == 0), 0)  # where two coincide no direction leads apart
+            gradient_CD[first : first + rows] = pull_BC @ all_CD - pull_BC.sum(1, keepdim=True) * w_BD
+        else:
+            u_BD = all_CD[first : first + rows]
+            cosine_BC = u_BD @ all_CD.T
+            pull_BC = (4 * (margin - 1 + cosine_BC).clamp(min=0)).masked_fill(own_BC, 0)
+            along_B1 = (pull_BC * cosine_BC).sum(1, keepdim=True)
+            gradient_CD[first : first + rows] = (pull_BC @ all_CD - along_B1 * u_BD) * over_length(w_BD)
+    return gradient_CD
+
+
+def mining_step(
+    table_CD: Tensor,
+    who: Cohort,
+    k: int,
+    subset_S: Tensor | None,
+    rate: Tensor | float,
+    distance: str,
+    gathered: int = GATHERED,
+) -> None:
+    """One gradient step on (8), in place: only the cohort's classes and their neighbours move.
+
+    N_k(c) is taken within C', as stochastic negative mining does: the k nearest of all classes would rarely meet a
+    small C'. A class counts once, however many of its clients answered.
+
+    Gathered neighbours take M * K rows. Where that is more than both `gathered` and the table itself, the clients are
+    taken in pieces and their gradients collected in a table of their own, which then is the smaller of the two.
+    """
+    w_MD = table_CD[who.class_M]
+    # Each answering client of a class carries an equal part of it.
+    alike_MM = (who.class_M[:, None] == who.class_M) & who.alive_M
+    share_M = who.alive_M.to(w_MD.dtype) / alike_MM.sum(1).clamp(min=1)
+    query_MD = unit(w_MD)
+    view: Callable[[Tensor], Tensor] = unit
+    if distance == "euclidean":  # |w - y|^2 is smallest where w.y - |y|^2 / 2 is largest
+        query_MD, view = F.pad(w_MD, (0, 1), value=1.0), with_square
+    value_MK, index_MK = nearest(query_MD, table_CD, k, label_M=who.class_M, subset_S=subset_S, view=view)
+    weight_MK = share_M[:, None] * torch.isfinite(value_MK)
+
+    at_once = max(1, max(len(table_CD), gathered) // index_MK.shape[1])
+    change_CD = table_CD if len(w_MD) <= at_once else torch.zeros_like(table_CD)
+    for first in range(0, len(w_MD), at_once):
+        rows = slice(first, first + at_once)
+        in_w_MD, in_y_MKD = mining_gradient(w_MD[rows], table_CD[index_MK[rows]], weight_MK[rows], distance)
+        change_CD.index_add_(0, who.class_M[rows], -rate * in_w_MD)
+        change_CD.index_add_(0, index_MK[rows].flatten(), -rate * in_y_MKD.flatten(0, 1))
+    if change_CD is not table_CD:
+        table_CD.add_(change_CD)
+
+
+def mining_gradient(w_MD: Tensor, y_MKD: Tensor, weight_MK: Tensor, distance: str) -> tuple[Tensor, Tensor]:
+    """The gradient of (8), the sum of -weight d^2(w_c, w_y), in each w_c and each w_y."""
+    if distance == "euclidean":
+        apart_MKD = 2 * weight_MK[..., None] * (y_MKD - w_MD[:, None])
+        return apart_MKD.sum(1), -apart_MKD
+    u_M1D, v_MKD = unit(w_MD)[:, None], unit(y_MKD)
+    cosine_MK1 = (u_M1D * v_MKD).sum(-1, keepdim=True)
+    slope_MK1 = 2 * weight_MK[..., None] * (1 - cosine_MK1)
+    in_w_MD = (slope_MK1 * (v_MKD - cosine_MK1 * u_M1D)).sum(1) * over_length(w_MD)
+    in_y_MKD = slope_MK1 * (u_M1D - cosine_MK1 * v_MKD) * over_length(y_MKD)
+    return in_w_MD, in_y_MKD
+
+
+def over_length(x: Tensor) -> Tensor:
+    """1 / |x|, the factor of the derivative of x / |x|; 0 for a zero vector, which has no direction to turn."""
+    length = x.norm(dim=-1, keepdim=True)
+    return torch.where(length > 1e-12, 1 / length, 0)
+
+
+def with_square(rows_BD: Tensor) -> Tensor:
+    """Each row y with -|y|^2 / 2 appended."""
+    return torch.cat([rows_BD, -0.5 * rows_BD.square().sum(-1, keepdim=True)], 1)

@@ -1,0 +1,286 @@
+"""FedMetric: clients pull their samples to a centre and push them out of hyperspheres that stand for the others.
+
+Embeddings are Euclidean and unnormalised. Three variants, as the paper compares them: `FedMetric` shares a proxy
+hypersphere that contains the true one, `FedMetricTrue` shares the true one (the upper bound, not private), and
+`FedMetricPos` shares nothing beside the network.
+
+What a proxy hides is less than section 3.2 suggests. Whoever knows s reads R = M / (1 + s) from the margin, and then
+the centre lies on a sphere of known radius around the proxy centre, not anywhere in the ball; and every round draws a
+new offset, so that the mean of a client's proxy centres over many rounds approaches its centre.
+
+Shapes: M clients at work, N clients in all, B samples a batch, D embedding width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, unit
+from selfsame.streams import Stream
+from selfsame.wire import Sight, Wire
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hyperspheres(LocalLoss):
+    """The centre, the positive loss (5) and the verification of all three variants."""
+
+    reduction: str = "sum"  # over the samples of a batch: "sum" as (5) and (6) print it, or "mean"
+
+    paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
+
+    def __post_init__(self) -> None:
+        _choice(self.name, "reduction", self.reduction, ("sum", "mean"))
+
+    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
+        """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss."""
+        count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
+        return {"centre": ((emb_MBD * mask_MB[..., None]).sum(1) / count_M1).detach()}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """(5)"""
+        return self._over_samples(length(emb_MBD - mine["centre"][:, None]), mask_MB)
+
+    def _over_samples(self, value_MB: Tensor, mask_MB: Tensor) -> Tensor:
+        total_M = (value_MB * mask_MB).sum(1)
+        return total_M if self.reduction == "sum" else total_M / mask_MB.sum(1).clamp(min=1)
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        return emb_SD.mean(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Repelling(_Hyperspheres):
+    """The negative loss (6), for the two variants that share hyperspheres."""
+
+    negative_weight: float = 0.5  # lambda of (4); Fig. 2 tries 0.1 to 1.0, the text does not name the one of Table 2
+    squared: bool = True  # the hinge of (6); False: the hinge of Algorithm 1, which is not squared
+    radius: str = (
+        "after"  # R from the batch embedded "after" the local update (Algorithm 1), or "before": one pass less
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _choice(self.name, "radius", self.radius, ("after", "before"))
+        if not (math.isfinite(self.negative_weight) and self.negative_weight >= 0):
+            raise SelfsameError(f"{self.name}: negative_weight must be >= 0, got {self.negative_weight}")
+
+    @property
+    def needs_final_embedding(self) -> bool:
+        return self.radius == "after"
+
+    def _negative(
+        self, emb_MBD: Tensor, mask_MB: Tensor, centre_ND: Tensor, margin_N: Tensor, class_N: Tensor, who: Cohort
+    ) -> Tensor:
+        """(6). A client that has not reported has margin 0, and max(0, 0 - d) is 0: no other test is needed."""
+        hinge_MBN = (margin_N.to(emb_MBD.dtype) - pairwise(emb_MBD, centre_ND.to(emb_MBD.dtype))).clamp(min=0)
+        if self.squared:
+            hinge_MBN = hinge_MBN**2
+        other_MN = who.class_M[:, None] != class_N[None, :]
+        return self._over_samples((hinge_MBN * other_MN[:, None]).sum(2), mask_MB)
+
+    @staticmethod
+    def _true_radius(mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
+        """R^k of Algorithm 1: the largest distance of a sample to the centre."""
+        return (length(emb_MBD - mine["centre"][:, None]) * mask_MB).amax(1)
+
+
+@dataclass(frozen=True)
+class FedMetric(_Repelling):
+    """pos+neg(proxy): a hypersphere around a random point at distance D = s R from the centre is shared."""
+
+    scale: float = 1.5  # s; up to 1 the proxy centre lies inside the true hypersphere (Fig. 3 tries that too)
+
+    name: ClassVar[str] = "fedmetric"
+    shared_class: ClassVar[str] = (
+        "every client keeps a centre and shares a proxy hypersphere of its own; those of the same class do not repel it"
+    )
+    wire: ClassVar[Wire] = Wire(
+        own={
+            "centre": "the mean embedding of the owner's latest batch",
+            "radius": "the largest distance of a sample to the centre",
+        },
+        up={
+            "proxy_centre": (Sight.PUBLIC, "a random point at distance s R from the centre"),
+            "margin": (Sight.PUBLIC, "the radius (1 + s) R of the proxy hypersphere"),
+        },
+        down={
+            "proxy_centres": (Sight.PUBLIC, "the latest proxy centre of every client"),
+            "margins": (Sight.PUBLIC, "the radius of each proxy hypersphere, 0 until its client has reported"),
+            "proxy_classes": (Sight.PUBLIC, "the class of each proxy hypersphere"),
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (math.isfinite(self.scale) and self.scale > 0):
+            raise SelfsameError(
+                f"{self.name}: scale must be > 0 (and > 1 to hide anything), got {self.scale}; "
+                "to share true centres use fedmetric-true"
+            )
+
+    def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
+        return {
+            "centre": torch.zeros(len(client_R), world.dim, device=client_R.device),
+            "radius": torch.zeros(len(client_R), device=client_R.device),
+        }
+
+    def begin_server(self, world: World, stream: Stream) -> Fields:
+        device = world.class_of_N.device
+        return {
+            "proxy_centres": torch.zeros(world.clients, world.dim, device=device),
+            "margins": torch.zeros(world.clients, device=device),
+            "proxy_classes": world.class_of_N.clone(),
+        }
+
+    def send(self, server: Fields, who: Cohort) -> Fields:
+        return {name: server[name] for name in self.wire.down}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """(4)"""
+        positive_M = super().loss(emb_MBD, mask_MB, mine, sent, head, who)
+        tables = sent["proxy_centres"], sent["margins"], sent["proxy_classes"]
+        return positive_M + self.negative_weight * self._negative(emb_MBD, mask_MB, *tables, who)
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        """Algorithm 1: A = C + X with X uniform on the sphere of radius D = s R, and the margin R + D.
+
+        With R = 0 (one sample) A would be the centre itself, for a margin that repels nobody: the zero vector is sent.
+        """
+        centre_MD = mine["centre"]
+        radius_M = self._true_radius(mine, emb_MBD, mask_MB)
+        distance_M = self.scale * radius_M
+        offset_MD = unit(stream.normal(centre_MD.shape[1]).to(centre_MD.dtype)) * distance_M[:, None]
+        proxy_MD = (centre_MD + offset_MD) * (radius_M > 0)[:, None]
+        stays = {"centre": centre_MD, "radius": radius_M}
+        return stays, {"proxy_centre": proxy_MD, "margin": radius_M + distance_M}
+
+    def absorb(
+        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        put_rows(server["proxy_centres"], who.client_M, leaves["proxy_centre"], who.alive_M)
+        put_rows(server["margins"], who.client_M, leaves["margin"], who.alive_M)
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return own["centre"]
+
+    def exposed(self, server: Fields, head: Fields) -> Tensor:
+        return server["proxy_centres"]
+
+
+@dataclass(frozen=True)
+class FedMetricTrue(_Repelling):
+    """pos+neg(true): the true hypersphere is shared with everybody (D = 0, margin R)."""
+
+    name: ClassVar[str] = "fedmetric-true"
+    shared_class: ClassVar[str] = (
+        "every client shares a hypersphere of its own; those of the same class do not repel it"
+    )
+    wire: ClassVar[Wire] = Wire(
+        up={
+            "true_centre": (Sight.PUBLIC, "the mean embedding of the owner's latest batch, as it is"),
+            "true_radius": (Sight.PUBLIC, "the largest distance of a sample to the centre"),
+        },
+        down={
+            "true_centres": (Sight.PUBLIC, "the latest centre of every client"),
+            "true_radii": (Sight.PUBLIC, "the radius around each centre, 0 until its client has reported"),
+            "centre_classes": (Sight.PUBLIC, "the class of each centre"),
+        },
+    )
+
+    def begin_server(self, world: World, stream: Stream) -> Fields:
+        device = world.class_of_N.device
+        return {
+            "true_centres": torch.zeros(world.clients, world.dim, device=device),
+            "true_radii": torch.zeros(world.clients, device=device),
+            "centre_classes": world.class_of_N.clone(),
+        }
+
+    def send(self, server: Fields, who: Cohort) -> Fields:
+        return {name: server[name] for name in self.wire.down}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """(4) with A = C and M = R"""
+        positive_M = super().loss(emb_MBD, mask_MB, mine, sent, head, who)
+        tables = sent["true_centres"], sent["true_radii"], sent["centre_classes"]
+        return positive_M + self.negative_weight * self._negative(emb_MBD, mask_MB, *tables, who)
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        return {}, {"true_centre": mine["centre"], "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
+
+    def absorb(
+        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        put_rows(server["true_centres"], who.client_M, leaves["true_centre"], who.alive_M)
+        put_rows(server["true_radii"], who.client_M, leaves["true_radius"], who.alive_M)
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return server["true_centres"]
+
+    def exposed(self, server: Fields, head: Fields) -> Tensor:
+        return server["true_centres"]
+
+
+@dataclass(frozen=True)
+class FedMetricPos(_Hyperspheres):
+    """pos: the positive loss alone, nothing shared beside the network."""
+
+    name: ClassVar[str] = "fedmetric-pos"
+    shared_class: ClassVar[str] = "clients of a class know nothing of each other, each keeps a centre of its own"
+    wire: ClassVar[Wire] = Wire(own={"centre": "the mean embedding of the owner's latest batch"})
+
+    def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
+        return {"centre": torch.zeros(len(client_R), world.dim, device=client_R.device)}
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        return {"centre": mine["centre"]}, {}
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return own["centre"]
+
+
+def exposure_ratio_log10(radius: float, distance: float, dim: int) -> float:
+    """log10 of (R / (R + D))^d, the share of the proxy hypersphere that the true one fills (section 3.2)."""
+    if not (radius > 0 and distance >= 0 and dim >= 1):
+        raise SelfsameError(
+            f"exposure ratio: needs radius > 0, distance >= 0, dim >= 1, got {radius}, {distance}, {dim}"
+        )
+    return -dim * math.log1p(distance / radius) / math.log(10)
+
+
+def length(x: Tensor) -> Tensor:
+    """Euclidean norm along the last axis, with gradient 0 at the zero vector."""
+    return _root((x * x).sum(-1))
+
+
+def pairwise(x_MBD: Tensor, y_ND: Tensor) -> Tensor:
+    """Distances (M, B, N) by one matrix product; taking off the mean of y first keeps the digits of near points."""
+    origin_D = y_ND.mean(0)
+    x_MBD, y_ND = x_MBD - origin_D, y_ND - origin_D
+    square_MBN = (x_MBD**2).sum(-1)[..., None] + (y_ND**2).sum(-1) - 2 * x_MBD @ y_ND.T
+    return _root(square_MBN)
+
+
+def _root(square: Tensor) -> Tensor:
+    """Square root with value and gradient 0 where the square is not positive."""
+    positive = square > 0
+    return torch.sqrt(torch.where(positive, square, 1)) * positive
+
+
+def _choice(method: str, option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SelfsameError(f"{method}: {option} must be one of {', '.join(allowed)}, got {value!r}")

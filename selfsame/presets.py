@@ -1,0 +1,52 @@
+"""What works well, measured: the defaults of `selfsame train` and `selfsame compare` for each data set and method.
+
+A method's own defaults are the paper's. These are ours, tuned once on validation data of the set; recipes/ holds the
+papers' settings for comparison.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from selfsame.recipe import merged
+
+Tables = dict[str, dict[str, Any]]
+
+DATA: dict[str, Tables] = {
+    "digits": {
+        "run": {"rounds": 600},
+        "local": {"lr": 0.1, "schedule": "cosine"},
+        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
+    },
+    "synthetic": {
+        "run": {"rounds": 600},
+        "cohort": {"size": 64},
+        "local": {"lr": 0.1, "schedule": "cosine"},
+        "server": {"optimiser": "momentum"},
+    },
+    "mnist": {
+        "run": {"rounds": 2000},
+        "local": {"lr": 0.1, "schedule": "cosine"},
+        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
+    },
+    "cifar10": {
+        "run": {"rounds": 20000},
+        "local": {"lr": 0.1, "schedule": "cosine"},
+        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
+        "augment": {"crop": 4, "flip": True},
+    },
+    "cifar100": {
+        "run": {"rounds": 30000},
+        "cohort": {"size": 10, "sampling": "round-robin"},
+        "local": {"lr": 0.1, "schedule": "cosine"},
+        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
+        "augment": {"crop": 4, "flip": True},
+    },
+}
+
+METHOD: dict[tuple[str, str], Tables] = {}
+
+
+def preset(method: str, data: str) -> Tables:
+    """The tables to start from for a method on a data set."""
+    return merged(DATA.get(data, {}), METHOD.get((data, method), {}))

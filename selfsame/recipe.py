@@ -1,0 +1,318 @@
+"""A recipe: everything that defines a run, as frozen dataclasses, read from and written to TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from selfsame.errors import SelfsameError
+
+SAMPLING = ("all", "uniform", "round-robin")
+WEIGHTS = ("samples", "uniform")
+SCHEDULES = ("constant", "step", "cosine", "inverse")
+OPTIMISERS = ("average", "momentum", "adam", "adagrad")
+ENGINES = ("auto", "cohort", "reference")
+PRECISIONS = ("auto", "float32", "float64", "bfloat16")
+SWITCH = ("auto", "on", "off")
+
+
+def _choice(where: str, value: str, allowed: Iterable[str]) -> None:
+    if value not in allowed:
+        raise SelfsameError(f"{where}: {value!r} is not one of {', '.join(allowed)}")
+
+
+def _at_least(where: str, value: float, least: float, *, strict: bool = False) -> None:
+    if not value >= least or (strict and value == least):
+        raise SelfsameError(f"{where}: must be {'above' if strict else 'at least'} {least}, got {value}")
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """How long, how often to look, and on what."""
+
+    rounds: int = 600
+    seed: int = 0
+    eval_every: int = 0  # 0: ten times a run
+    checkpoint_every: int = 0  # 0: at every evaluation
+    engine: str = "auto"
+    device: str = "auto"
+    precision: str = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
+    compile: str = "auto"  # torch.compile and CUDA graphs; auto: on CUDA
+
+    def __post_init__(self) -> None:
+        _at_least("run.rounds", self.rounds, 1)
+        _at_least("run.eval_every", self.eval_every, 0)
+        _at_least("run.checkpoint_every", self.checkpoint_every, 0)
+        _choice("run.engine", self.engine, ENGINES)
+        _choice("run.precision", self.precision, PRECISIONS)
+        _choice("run.compile", self.compile, SWITCH)
+
+
+@dataclass(frozen=True)
+class NamedPart:
+    """A registered thing and its own options (the option names are checked where they are known)."""
+
+    name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataPart(NamedPart):
+    """The data set, where its files lie, and its options."""
+
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class NetPart(NamedPart):
+    """The embedding network; an empty name and width 0 mean the data set's own choice."""
+
+    width: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("net.width", self.width, 0)
+
+
+@dataclass(frozen=True)
+class CohortPart:
+    """Who takes part in a round."""
+
+    size: int = 0  # 0: everybody
+    sampling: str = "uniform"
+    weights: str = "samples"  # omega_k = n_k / n, or the same for everybody
+    dropout: float = 0.0  # the chance that a selected client does not answer
+    late: float = 0.0  # the share of clients that join only at round `join_round`
+    join_round: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least("cohort.size", self.size, 0)
+        _choice("cohort.sampling", self.sampling, SAMPLING)
+        _choice("cohort.weights", self.weights, WEIGHTS)
+        for name in ("dropout", "late"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SelfsameError(f"cohort.{name}: must be in [0, 1), got {getattr(self, name)}")
+        _at_least("cohort.join_round", self.join_round, 0)
+        if self.sampling == "all" and self.size:
+            raise SelfsameError("cohort.size: leave it 0 when cohort.sampling is 'all'")
+
+
+@dataclass(frozen=True)
+class LocalPart:
+    """Training on the device: SGD for some steps, or for some passes over the local data."""
+
+    steps: int = 1
+    epochs: int = 0  # above 0: passes over the local data in place of steps
+    batch: int = 16
+    lr: float = 0.1
+    schedule: str = "constant"
+    decay: float = 0.1  # step: the factor; inverse: lr / (1 + decay * round)
+    every: int = 0  # step: rounds between two steps (0: a third of the run)
+
+    def __post_init__(self) -> None:
+        _at_least("local.steps", self.steps, 1)
+        _at_least("local.epochs", self.epochs, 0)
+        _at_least("local.batch", self.batch, 1)
+        _at_least("local.lr", self.lr, 0)
+        _choice("local.schedule", self.schedule, SCHEDULES)
+        _at_least("local.decay", self.decay, 0)
+        _at_least("local.every", self.every, 0)
+
+
+@dataclass(frozen=True)
+class ServerPart:
+    """What the server does with the averaged update."""
+
+    optimiser: str = "average"
+    lr: float = 1.0
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 0.0
+    beta2: float = 0.99
+    epsilon: float = 1e-3
+    schedule: str = "constant"
+    decay: float = 0.1
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        _choice("server.optimiser", self.optimiser, OPTIMISERS)
+        _at_least("server.lr", self.lr, 0)
+        _at_least("server.weight_decay", self.weight_decay, 0)
+        _at_least("server.epsilon", self.epsilon, 0, strict=True)
+        for name in ("momentum", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SelfsameError(f"server.{name}: must be in [0, 1), got {getattr(self, name)}")
+        _choice("server.schedule", self.schedule, SCHEDULES)
+        _at_least("server.decay", self.decay, 0)
+        _at_least("server.every", self.every, 0)
+
+
+@dataclass(frozen=True)
+class AugmentPart:
+    """Random changes to training images, drawn anew for every sample of every batch."""
+
+    crop: int = 0  # pixels of padding before a random crop back to size
+    flip: bool = False  # left-right
+    rotation: float = 0.0  # degrees to either side
+
+    def __post_init__(self) -> None:
+        _at_least("augment.crop", self.crop, 0)
+        if not 0 <= self.rotation <= 180:
+            raise SelfsameError(f"augment.rotation: must be in [0, 180] degrees, got {self.rotation}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run, whole."""
+
+    method: NamedPart = NamedPart("fedhide")
+    data: DataPart = DataPart("digits")
+    net: NetPart = NetPart()
+    run: RunPart = RunPart()
+    cohort: CohortPart = CohortPart()
+    local: LocalPart = LocalPart()
+    server: ServerPart = ServerPart()
+    augment: AugmentPart = AugmentPart()
+    title: str = ""
+
+
+PARTS: dict[str, type] = {k: v for k, v in get_type_hints(Recipe).items() if dataclasses.is_dataclass(v)}
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def _typed(where: str, value: Any, kind: type) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        raise SelfsameError(f"{where}: expected {names.get(kind, kind.__name__)}, got {value!r}")
+    return value
+
+
+def _part(kind: type, name: str, given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        raise SelfsameError(f"[{name}]: expected a table, got {given!r}")
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "options" and "options" in hints:
+            if not isinstance(value, Mapping):
+                raise SelfsameError(f"[{name}.options]: expected a table, got {value!r}")
+            options.update(value)
+        elif key in hints:
+            values[key] = _typed(f"{name}.{key}", value, hints[key])
+        elif "options" in hints:
+            options[key] = value  # methods, networks and data sets check their own
+        else:
+            raise SelfsameError(f"{name}.{key}: unknown option{_nearest(key, hints)}")
+    if options:
+        values["options"] = options
+    return kind(**values)
+
+
+def from_mapping(given: Mapping[str, Any]) -> Recipe:
+    """A recipe from nested tables, each value checked for name, type and range."""
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "title":
+            values[key] = _typed(key, value, str)
+        elif key in PARTS:
+            values[key] = _part(PARTS[key], key, value)
+        else:
+            raise SelfsameError(f"[{key}]: unknown part of a recipe{_nearest(key, [*PARTS, 'title'])}")
+    return Recipe(**values)
+
+
+def to_mapping(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as nested tables; options stand beside name, as a person would write them."""
+    out: dict[str, Any] = {"title": recipe.title} if recipe.title else {}
+    for name in PARTS:
+        part = dataclasses.asdict(getattr(recipe, name))
+        out[name] = {**{k: v for k, v in part.items() if k != "options"}, **part.get("options", {})}
+    return out
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    raise SelfsameError(f"a recipe cannot hold {value!r}")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as TOML text; `from_toml` gives the same recipe back."""
+    lines = []
+    for name, part in to_mapping(recipe).items():
+        if isinstance(part, dict):
+            lines += ["", f"[{name}]"] + [f"{key} = {_toml_value(value)}" for key, value in part.items()]
+        else:
+            lines.append(f"{name} = {_toml_value(part)}")
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, or one clear line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SelfsameError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SelfsameError(f"{path}: not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SelfsameError(f"{path}: not TOML: {error}") from None
+
+
+def parse_setting(text: str) -> tuple[list[str], Any]:
+    """'local.lr=0.1' as (["local", "lr"], 0.1); a value that is not TOML is taken as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SelfsameError(f"--set {text}: expected key=value, e.g. local.lr=0.05")
+    try:
+        parsed = tomllib.loads(f"v = {value.strip()}")["v"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return key.strip().split("."), parsed
+
+
+def apply_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """Lay key=value settings over nested tables; a key without a part goes to the method (alpha=0.1)."""
+    out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tables.items()}
+    for setting in settings:
+        path, value = parse_setting(setting)
+        if len(path) == 1 and path[0] != "title":
+            path = ["method", path[0]]
+        if len(path) > 2 or (len(path) == 2 and path[0] not in PARTS):
+            raise SelfsameError(f"--set {setting}: unknown part {path[0]!r}{_nearest(path[0], PARTS)}")
+        if len(path) == 1:
+            out[path[0]] = value
+        else:
+            out.setdefault(path[0], {})[path[1]] = value
+    return out
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables laid over one another, later ones on top."""
+    out: dict[str, Any] = {}
+    for layer in layers:
+        for name, part in layer.items():
+            if isinstance(part, Mapping) and isinstance(out.get(name), dict):
+                out[name] = {**out[name], **part}
+            else:
+                out[name] = dict(part) if isinstance(part, Mapping) else part
+    return out

@@ -1,0 +1,344 @@
+"""A run: from a recipe to a trained network, its figures and its folder; interrupted runs go on where they stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from selfsame import methods, nets
+from selfsame import recipe as recipes
+from selfsame.audit.recovery import Leakage, audit
+from selfsame.data import DATASETS, Federation, load
+from selfsame.engine import checkpoint
+from selfsame.engine.machine import choose_machine, facts
+from selfsame.engine.model import Model
+from selfsame.engine.plan import cohort_size, make_plan
+from selfsame.engine.rounds import Engine
+from selfsame.engine.state import Problem, State, begin, join, smaller_world
+from selfsame.errors import SelfsameError
+from selfsame.presets import preset
+from selfsame.recipe import NetPart, Recipe
+from selfsame.streams import Stream
+from selfsame.verify.evaluate import Evaluation, alikeness, class_templates, evaluate, seen_figures
+from selfsame.verify.scores import roc
+
+_PLAN = 2048  # rounds planned at a time
+COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
+
+Record = dict[str, Any]
+Tick = Callable[[int, Record | None], None]  # rounds done since the last call, and a new record if there is one
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The recipe with the data set's own network filled in, so that it says everything."""
+    if recipe.data.name not in DATASETS:
+        raise SelfsameError(f"unknown data set {recipe.data.name!r}; the data sets are: {', '.join(DATASETS)}")
+    data = DATASETS[recipe.data.name]
+    net = recipe.net
+    own = net.name in ("", data.net)
+    options = {**(data.net_options if own else {}), **net.options}
+    options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    return replace(recipe, net=NetPart(net.name or data.net, options, net.width or data.width))
+
+
+def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
+    """Load the data, build the network and the method, check that they fit together."""
+    recipe = resolve(recipe)
+    method = methods.make(recipe.method.name, recipe.method.options)
+    if federation is None:
+        federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
+    width = method.width(recipe.net.width)
+    world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
+    method.check(world)
+    cohort_size(recipe, federation.clients)
+    net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
+    head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
+    machine = choose_machine(recipe.run)
+    model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile)
+    return Problem.of(recipe, method, model, federation, world)
+
+
+@dataclass
+class Run:
+    """A run in progress or done."""
+
+    problem: Problem
+    state: State
+    folder: Path | None = None
+    history: list[Record] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    seconds: float = 0.0  # spent in training rounds
+    curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+    leakage: Leakage | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.problem.recipe
+
+    @property
+    def title(self) -> str:
+        """The run's name for people: the recipe's title, or the method and the options that were set."""
+        if self.recipe.title:
+            return self.recipe.title
+        options = ", ".join(f"{k}={v}" for k, v in self.recipe.method.options.items())
+        return f"{self.recipe.method.name}({options})" if options else self.recipe.method.name
+
+    @property
+    def final(self) -> Record:
+        """The last record."""
+        return self.history[-1] if self.history else {}
+
+    @property
+    def done(self) -> bool:
+        return self.state.round >= self.recipe.run.rounds
+
+    def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
+        """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
+        model, state = self.problem.model, self.state
+        theta = state.theta_P if client is None or state.alone_NP is None else state.alone_NP[client]
+        with torch.no_grad():
+            x = self.problem.federation.scale(raw.to(model.device)).to(model.dtype)
+            return model.embed_eager(theta, x)
+
+    def evaluate(self, curves: bool = False) -> Evaluation:
+        """The figures of this moment."""
+        problem, state = self.problem, self.state
+        federation, method = problem.federation, problem.method
+        head = problem.model.head_views(state.theta_P)
+        truth = method.truth(state.own, state.server, head)
+        world = smaller_world(problem.world, state.present)
+        if state.alone_NP is not None:
+            return self._evaluate_alone(truth, curves)
+        seen = federation.test
+        if world.classes < problem.world.classes:
+            keep = seen.y < world.classes
+            seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
+        found = evaluate(method, self.embed, class_templates(method, truth, world), seen, federation.unseen, curves)
+        found.figures["alike"] = alikeness(self.embed, seen) if len(seen.x) else None
+        return found
+
+    def _evaluate_alone(self, truth_ND: Tensor, curves: bool) -> Evaluation:
+        """Every client judges by its own network; people it has never seen have no network, so no figure."""
+        problem, test = self.problem, self.problem.federation.test
+        class_N = problem.world.class_of_N[: len(truth_ND)].tolist()
+        score_SC = torch.full((len(test.x), problem.world.classes), -torch.inf, dtype=problem.model.dtype)
+        for client, label in enumerate(class_N):
+            own = torch.cat([self.embed(part, client) for part in test.x.split(1024)])
+            score = problem.method.score(own, truth_ND[client : client + 1])[:, 0].cpu()
+            score_SC[:, label] = torch.maximum(score_SC[:, label], score)
+        label_S = test.y.cpu()
+        drawn = {}
+        if curves:
+            mine = score_SC.gather(1, label_S[:, None])[:, 0].double().numpy()
+            rest = torch.ones_like(score_SC, dtype=torch.bool).scatter_(1, label_S[:, None], False)
+            drawn["seen"] = roc(mine, score_SC[rest].double().numpy())
+        return Evaluation({**seen_figures(score_SC, label_S), "auroc": None, "eer": None}, drawn)
+
+    def audit(self) -> Leakage:
+        """What an observer learns of the vectors that stand for the owners."""
+        state, problem = self.state, self.problem
+        head = problem.model.head_views(state.theta_P)
+        world = smaller_world(problem.world, state.present)
+        stream = problem.server_stream("audit", state.round)
+        return audit(problem.method, state.own, state.server, head, world, stream)
+
+    def record(self, loss: float) -> Record:
+        """Evaluate and audit now; the new record is also appended to the folder's metrics."""
+        found = self.evaluate(curves=self.done)
+        self.leakage = leak = self.audit()
+        record: Record = {"round": self.state.round, "loss": loss, **found.figures}
+        record |= {
+            "leak": leak.paper,
+            "recovered": leak.recovered,
+            "recovered_cos": leak.recovered_cosine,
+            "cos_mean": leak.cosine_mean,
+            "cos_std": leak.cosine_std,
+            "refused": int(self.state.refused),
+            "seconds": round(self.seconds, 3),
+        }
+        self.curves = {name: (r.fpr.tolist(), r.tpr.tolist()) for name, r in found.curves.items()}
+        self.history.append(record)
+        if self.folder is not None:
+            with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        self._judge(record)
+        return record
+
+    def _judge(self, record: Record) -> None:
+        alike = record.get("alike")
+        if self.done and alike is not None and alike > COLLAPSED:
+            self.warnings.append(
+                f"collapsed: samples of different classes have a mean cosine of {alike:.3f}, so the network tells "
+                "nobody apart. Use a method that pushes classes apart (fedaws, fedhide, feduv), or raise its weight "
+                "(fedaws: spread_weight, fedhide and fedmetric: negative_weight)"
+            )
+        if self.done and record["refused"]:
+            self.warnings.append(f"{record['refused']} client updates were refused because they were not finite")
+
+    def write_model(self) -> None:
+        """The network alone, by name, with the recipe beside it: what a device is given."""
+        if self.folder is None or not self.problem.method.federated:
+            return
+        views = self.problem.model.layout.views(self.state.theta_P.detach())
+        tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
+        meta = {"format": "selfsame-model-1", "recipe": recipes.to_toml(self.recipe)}
+        checkpoint.write_atomically(self.folder / "model.safetensors", save(tensors, metadata=meta))
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the run was and where it ran."""
+        problem = self.problem
+        return {
+            **facts(problem.model.device),
+            "data": f"{problem.federation.name}: {problem.world.clients} clients, {problem.world.classes} classes",
+            "network": f"{self.recipe.net.name}, {problem.model.parameters:,} parameters, {problem.world.dim}-d",
+            "seed": str(self.recipe.run.seed),
+            "rounds": str(self.state.round),
+        }
+
+
+def _marks(recipe: Recipe) -> tuple[int, int]:
+    """Rounds between evaluations and between checkpoints."""
+    every = recipe.run.eval_every or max(1, recipe.run.rounds // 10)
+    return every, recipe.run.checkpoint_every or every
+
+
+def _initially_present(recipe: Recipe, clients: int) -> int:
+    if not (recipe.cohort.late and recipe.cohort.join_round):
+        return clients
+    return max(1, clients - round(recipe.cohort.late * clients))
+
+
+def start(recipe: Recipe, folder: Path | None = None, federation: Federation | None = None) -> Run:
+    """A run before its first round; a folder is created for it, and must not hold another run."""
+    problem = prepare(recipe, federation)
+    state = begin(problem, _initially_present(recipe, problem.world.clients))
+    if folder is not None:
+        if folder.exists() and any(folder.iterdir()):
+            raise SelfsameError(f"{folder}: is there already; resume it, or name another folder with --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_atomically(folder / "recipe.toml", recipes.to_toml(problem.recipe).encode())
+        (folder / "metrics.jsonl").touch()
+    return Run(problem, state, folder)
+
+
+def load_run(folder: Path, federation: Federation | None = None) -> Run:
+    """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet."""
+    if not (folder / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
+    recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
+    problem = prepare(recipe, federation)
+    saved = folder / "checkpoint" / "state.safetensors"
+    state = begin(problem, _initially_present(recipe, problem.world.clients))
+    if saved.is_file():
+        if checkpoint.peek(saved)["present"] == problem.world.clients:
+            join(problem, state)
+        checkpoint.load_state(state, saved)
+    run = Run(problem, state, folder)
+    for line in _lines(folder / "metrics.jsonl"):
+        if line["round"] <= state.round:
+            run.history.append(line)
+    run.seconds = float(run.history[-1]["seconds"]) if run.history else 0.0
+    text = "".join(json.dumps(record) + "\n" for record in run.history)
+    checkpoint.write_atomically(folder / "metrics.jsonl", text.encode())
+    return run
+
+
+def _lines(path: Path) -> list[Record]:
+    """The records of a metrics file; a last line cut off by a crash does not count."""
+    out = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("round"), int) and "seconds" in record:
+            out.append(record)
+    return out
+
+
+def carry_on(run: Run, tick: Tick | None = None) -> Run:
+    """Train until the recipe's last round, evaluating and checkpointing on the way."""
+    recipe, problem, state = run.recipe, run.problem, run.state
+    machine = choose_machine(recipe.run)
+    name = "cohort" if recipe.run.engine == "auto" else recipe.run.engine
+    engine = Engine(problem, name, graphs=machine.compile)
+    look, keep = _marks(recipe)
+    join_at = recipe.cohort.join_round if state.present < problem.world.clients else -1
+    while not run.done:
+        if state.round == join_at:
+            join(problem, state)
+            engine = Engine(problem, name, graphs=machine.compile)
+        stops = [(state.round // every + 1) * every for every in (look, keep)] + [recipe.run.rounds]
+        stops += [join_at] if join_at > state.round else []
+        count = min(*stops, state.round + _PLAN) - state.round
+        plan = make_plan(recipe, state.round, count, state.present)
+        refused = int(state.refused)
+        begun = time.perf_counter()
+        losses = engine.run(state, plan, None if tick is None else lambda n: tick(n, None))
+        run.seconds += time.perf_counter() - begun
+        state.losses += losses.tolist()
+        if _diverged(losses, int(state.refused) - refused, plan.alive_TM):
+            run.warnings.append(
+                f"diverged: the loss stopped being a finite number between rounds {plan.first} and {state.round}. "
+                f"Lower local.lr (now {recipe.local.lr}) or server.lr (now {recipe.server.lr}), or the method's weights; "
+                "the last checkpoint is from before"
+            )
+            break
+        if state.round % look == 0 or run.done:
+            loss = sum(state.losses) / len(state.losses)
+            state.losses = []
+            record = run.record(loss)
+            if tick is not None:
+                tick(0, record)
+        if run.folder is not None and (state.round % keep == 0 or run.done):
+            checkpoint.save_state(state, run.folder / "checkpoint" / "state.safetensors")
+    if run.done:
+        run.write_model()
+    return run
+
+
+def _diverged(losses: Tensor, refused: int, alive_TM: Tensor) -> bool:
+    """Whether the block went wrong as a whole: a loss that is not finite, or most clients refused."""
+    return not bool(torch.isfinite(losses).all()) or 2 * refused > int(alive_TM.sum())
+
+
+def train(
+    method: str = "fedhide",
+    data: str = "digits",
+    *,
+    out: str | Path | None = None,
+    tick: Tick | None = None,
+    settings: Mapping[str, Any] | None = None,
+    federation: Federation | None = None,
+    **options: Any,
+) -> Run:
+    """Train a method on a data set and return the run.
+
+    ``options`` are the method's hyper-parameters; ``settings`` are nested tables as in a recipe, e.g.
+    ``{"run": {"rounds": 200}, "local": {"lr": 0.05}}``.
+    """
+    tables = recipes.merged(
+        preset(method, data), settings or {}, {"method": {"name": method, **options}, "data": {"name": data}}
+    )
+    run = start(recipes.from_mapping(tables), None if out is None else Path(out), federation)
+    return carry_on(run, tick)
+
+
+def remove(folder: Path) -> None:
+    """Delete a run's folder, and nothing that is not one."""
+    if (folder / "recipe.toml").is_file():
+        shutil.rmtree(folder)
