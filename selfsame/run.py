@@ -14,20 +14,18 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from selfsame import methods, nets
 from selfsame import recipe as recipes
 from selfsame.audit.recovery import Leakage, audit
-from selfsame.data import DATASETS, Federation, load
+from selfsame.data import Federation
 from selfsame.engine import checkpoint
 from selfsame.engine.machine import choose_machine, facts
-from selfsame.engine.model import Model
-from selfsame.engine.plan import cohort_size, make_plan
+from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
+from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.presets import preset
-from selfsame.recipe import NetPart, Recipe
-from selfsame.streams import Stream
+from selfsame.recipe import Recipe
 from selfsame.verify.evaluate import Evaluation, alikeness, class_templates, evaluate, seen_figures
 from selfsame.verify.scores import roc
 
@@ -36,35 +34,6 @@ COLLAPSED = 0.95  # mean cosine between samples of different classes from which 
 
 Record = dict[str, Any]
 Tick = Callable[[int, Record | None], None]  # rounds done since the last call, and a new record if there is one
-
-
-def resolve(recipe: Recipe) -> Recipe:
-    """The recipe with the data set's own network filled in, so that it says everything."""
-    if recipe.data.name not in DATASETS:
-        raise SelfsameError(f"unknown data set {recipe.data.name!r}; the data sets are: {', '.join(DATASETS)}")
-    data = DATASETS[recipe.data.name]
-    net = recipe.net
-    own = net.name in ("", data.net)
-    options = {**(data.net_options if own else {}), **net.options}
-    options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
-    return replace(recipe, net=NetPart(net.name or data.net, options, net.width or data.width))
-
-
-def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
-    """Load the data, build the network and the method, check that they fit together."""
-    recipe = resolve(recipe)
-    method = methods.make(recipe.method.name, recipe.method.options)
-    if federation is None:
-        federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
-    width = method.width(recipe.net.width)
-    world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
-    method.check(world)
-    cohort_size(recipe, federation.clients)
-    net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
-    head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    machine = choose_machine(recipe.run)
-    model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile)
-    return Problem.of(recipe, method, model, federation, world)
 
 
 @dataclass

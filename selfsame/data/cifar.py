@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, the binary version: label bytes, then 3x32x32 pixels, record after record (Krizhevsky, 2009)."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009), the binary version: records of label bytes, then 3x32x32 pixels."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def _records(layout: _Layout, file: Path) -> NDArray[np.uint8]:
         if int(rows[:, column].max()) >= values:
             at = int((rows[:, column] >= values).argmax())
             raise SelfsameError(
-                f"{file}: label {rows[at, column]} of record {at} is not 0 to {values - 1}; corrupt or not {layout.name}"
+                f"{file}: label {rows[at, column]} of record {at} is not 0 to {values - 1}; not {layout.name}?"
             )
     return rows
 
 
 def _class_names(layout: _Layout, file: Path) -> tuple[str, ...]:
-    """The names beside the data; none where the file is absent or not what it should be, for nothing depends on them."""
+    """The names beside the data, or none where that file is absent or odd: nothing depends on them."""
     try:
         with file.open(encoding="utf-8") as stream:
             names = tuple(line.strip() for line in stream.read(1 << 16).splitlines() if line.strip())

@@ -109,6 +109,8 @@ def from_classes(
     """
     if clients_per_class < 1:
         raise SelfsameError(f"{name}: clients_per_class must be at least 1, got {clients_per_class}")
+    if len(y) == 0:
+        raise SelfsameError(f"{name}: no training samples")
     order = torch.argsort(y, stable=True)
     per_class = torch.bincount(y)
     if int(per_class.min()) < clients_per_class:

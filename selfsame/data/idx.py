@@ -6,7 +6,7 @@ import gzip
 import math
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,17 @@ _MOST_BYTES = 1 << 30  # EMNIST, the largest set published as idx, needs 0.6 GB
 _GZIP_RATIO = 1032  # deflate cannot shrink more than this
 
 
-def read_idx(path: Path) -> NDArray[np.generic]:
+def read_idx(path: Path) -> NDArray[Any]:
     """The array in an idx file, plain or (by its name) gzipped; nothing is allocated on the header's word alone."""
     try:
         size = path.stat().st_size
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            return _read(path, stream, size * _GZIP_RATIO if path.suffix == ".gz" else size)
+            return _read(path, cast(BinaryIO, stream), size * _GZIP_RATIO if path.suffix == ".gz" else size)
     except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise SelfsameError(f"{path}: cannot be read ({_one_line(error)}); fetch the file again") from error
 
 
-def _read(path: Path, stream: IO[bytes], most: int) -> NDArray[np.generic]:
+def _read(path: Path, stream: BinaryIO, most: int) -> NDArray[Any]:
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= 8:
         raise SelfsameError(f"{path}: not an idx file, it begins with {magic.hex() or 'nothing'}")

@@ -121,6 +121,10 @@ class LocalLoss(ABC):
         """What somebody other than the owner sees in place of each row of `truth`, or None if nothing."""
         return None
 
+    def place(self, x: Tensor) -> Tensor:
+        """A vector where it is compared with others: at unit length, unless the method compares by distance."""
+        return unit(x)
+
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         """How well each sample fits each template, larger is closer: shape (S, T). Cosine unless overridden."""
         return unit(emb_SD) @ unit(template_TD).T

@@ -101,6 +101,9 @@ class ClassEmbedding(LocalLoss):
         """The server sees every class embedding as it is."""
         return server["class_embedding"]
 
+    def place(self, x: Tensor) -> Tensor:
+        return x if self.distance == "euclidean" else super().place(x)
+
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         if self.distance == "euclidean":
             return -torch.cdist(emb_SD, template_TD)

@@ -50,6 +50,9 @@ class _Hyperspheres(LocalLoss):
         total_M = (value_MB * mask_MB).sum(1)
         return total_M if self.reduction == "sum" else total_M / mask_MB.sum(1).clamp(min=1)
 
+    def place(self, x: Tensor) -> Tensor:
+        return x
+
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
 

@@ -86,9 +86,10 @@ class FedUV(LocalLoss):
 
     def check(self, world: World) -> None:
         if world.classes > 2**self.issued_bits:
+            option = "base_bits" if self.base_bits < self.code.k // 2 else "code_length"
             raise SelfsameError(
-                f"{self.name}: {world.classes} classes need more than the {self.issued_bits} base bits that "
-                f"code_length {self.code.n} with {self.code.k} message bits leaves: raise code_length or base_bits"
+                f"{self.name}: {world.classes} classes need more than {self.issued_bits} base bits "
+                f"(code_length {self.code.n}, {self.code.k} message bits): raise {option}"
             )
 
     def width(self, asked: int) -> int:
@@ -164,7 +165,7 @@ class FedUVNegative(FedUV):
         """(3) with the terms of (4): the positive one and lambda max over others of (1/c) v_u . sigma(z)."""
         v_MD, table_ND = mine["codeword"], sent["codewords"]
         # Codewords of two owners differ in the designed distance or more: a closer row is this owner's too.
-        same_MN = v_MD @ table_ND.T > self.code_length - self.code.designed_distance
+        same_MN = v_MD.to(table_ND.dtype) @ table_ND.T > self.code_length - self.code.designed_distance
         other_MN = ~same_MN & (table_ND != 0).any(1)
         agree_MBN = scaled(emb_MBD) @ table_ND.to(emb_MBD.dtype).T / self.code_length
         worst_MB = agree_MBN.masked_fill(~other_MN[:, None], -2.0).amax(-1)  # below every correlation

@@ -42,7 +42,7 @@ def register(name: str, factory: Factory) -> None:
 def build(name: str, shape: tuple[int, ...], width: int, seed: int = 0, **options: Any) -> nn.Module:
     """The network `name` for samples of `shape`, with embeddings of `width` dimensions.
 
-    Its parameters depend on the arguments alone: they are drawn on the CPU, and the caller's generator is left as it was.
+    Its parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was.
     """
     if name not in NETS:
         raise SelfsameError(f"unknown network {name!r}; the networks are: {', '.join(NETS)}")

@@ -1,4 +1,4 @@
-"""Group normalisation, the one kind used here: it never mixes samples, so a client alone equals a client in a cohort."""
+"""Group norm, the one kind used here: it never mixes samples, so a client alone equals a client in a cohort."""
 
 from __future__ import annotations
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -51,8 +52,20 @@ SERIES = 8
 SLOT = {"fedhide": 0, "fedaws": 1, "feduv": 2, "fedmetric": 3, "fdml": 4, "fedgn": 5, "fedcs": 6}
 DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
-CLASS_COLOURS = ("#6b9bd1", "#d9a05b", "#9b87c9", "#7fb08c", "#c98aa4", "#b3a45a", "#68b0b8", "#a88672", "#8d98d8", "#94b55e")
+CLASS_COLOURS = (
+    "#6b9bd1",
+    "#d9a05b",
+    "#9b87c9",
+    "#7fb08c",
+    "#c98aa4",
+    "#b3a45a",
+    "#68b0b8",
+    "#a88672",
+    "#8d98d8",
+    "#94b55e",
+)
 UNSEEN = "#8e97a3"
+LEAKAGE_SIZE = (4.6, 3.7)  # inches
 
 STYLE = {
     "font.size": 9,
@@ -103,7 +116,9 @@ def looks(views: Sequence[RunView]) -> list[Look]:
         if name not in slots:
             slots[name] = SLOT[name] if name in SLOT else free.pop(0) if free else len(slots) % SERIES
         turn = runs[name] = runs.get(name, -1) + 1
-        found.append(Look(slots[name], DASHES[turn % len(DASHES)], MARKERS[(slots[name] + turn // len(DASHES)) % SERIES]))
+        found.append(
+            Look(slots[name], DASHES[turn % len(DASHES)], MARKERS[(slots[name] + turn // len(DASHES)) % SERIES])
+        )
     return found
 
 
@@ -136,6 +151,8 @@ def _panel(width: float, height: float) -> tuple[Figure, Axes]:
 @_styled
 def curves(views: Sequence[RunView], key: str, label: str, scale: float = 1.0) -> Figure | None:
     """One recorded quantity over rounds, every run."""
+    from matplotlib.ticker import MaxNLocator
+
     lines = [(*series(view.history, key), look) for view, look in zip(views, looks(views))]
     lines = [line for line in lines if line[0]]
     if not lines:
@@ -151,7 +168,7 @@ def curves(views: Sequence[RunView], key: str, label: str, scale: float = 1.0) -
         ax.set_ylim(top=min(102, ax.get_ylim()[1]))
     ax.set_xlabel("Round")
     ax.set_ylabel(label)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
@@ -188,7 +205,7 @@ def roc(views: Sequence[RunView], which: str = "unseen", log: bool = False) -> F
 
 @_styled
 def leakage(views: Sequence[RunView]) -> Figure | None:
-    """Accuracy against what an attacker gets: hollow for measure (17), filled for the adaptive attacker, an arrow between."""
+    """Accuracy against what an attacker gets: measure (17) hollow, the adaptive attacker filled, an arrow between."""
     spots = []
     for view, look in zip(views, looks(views)):
         accuracy, (leak, recovered) = view.figure("p@1"), view.exposed()
@@ -197,7 +214,7 @@ def leakage(views: Sequence[RunView]) -> Figure | None:
             spots.append((100 * accuracy, ends[0], ends[1], look, view.title))
     if not spots:
         return None
-    figure, ax = _panel(5.2, 3.9)
+    figure, ax = _panel(*LEAKAGE_SIZE)
     for y, hollow, filled, look, _ in spots:
         if hollow is not None and filled is not None and abs(filled - hollow) > 3:
             ax.annotate(
@@ -222,7 +239,7 @@ def leakage(views: Sequence[RunView]) -> Figure | None:
 
 def _label(ax: Axes, spots: list[tuple[float, list[float], str]]) -> None:
     """Write each name beside its markers, where it covers the least of what is already there."""
-    width, height = 5.2 * 72 * 0.86, 3.9 * 72 * 0.84  # points inside the axes, nearly
+    width, height = 0.86 * 72 * LEAKAGE_SIZE[0], 0.84 * 72 * LEAKAGE_SIZE[1]  # points inside the axes, nearly
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
 
     def place(x: float, y: float) -> Point:
@@ -234,21 +251,20 @@ def _label(ax: Axes, spots: list[tuple[float, list[float], str]]) -> None:
         taken.append((left, at - 1, right, at + 1))
     for y, xs, title in spots:
         name = title if len(title) <= 26 else title[:25] + "…"
-        px, py = place(xs[-1], y)
         long = 5.0 * len(name)
-        best: tuple[float, float, float] | None = None
-        for rank, (dx, dy) in enumerate(
-            [(9, -3), (-9 - long, -3), (-long / 2, 9), (-long / 2, -16)]
-            + [(side, up) for up in (9, -16, 20, -27, 31, -38) for side in (4, -long - 4)]
-        ):
-            box = (px + dx, py + dy, px + dx + long, py + dy + 9)
-            cost = 0.05 * rank + sum(_overlap(box, other) for other in taken)
-            cost += 40 * (max(0, -box[0]) + max(0, box[2] - width - 8) + max(0, -box[1]) + max(0, box[3] - height))
-            if best is None or cost < best[0]:
-                best = (cost, dx, dy)
-        assert best is not None
-        taken.append((px + best[1], py + best[2], px + best[1] + long, py + best[2] + 9))
-        ax.annotate(clean(name), (xs[-1], y), best[1:], textcoords="offset points", fontsize=8.5, annotation_clip=False)
+        beside = [(9, -3), (-9 - long, -3), (-long / 2, 9), (-long / 2, -16)]
+        beside += [(side, up) for up in (9, -16, 20, -27, 31, -38) for side in (4, -long - 4)]
+        options = []
+        for x in reversed(xs):
+            px, py = place(x, y)
+            for rank, (dx, dy) in enumerate(beside):
+                box = (px + dx, py + dy, px + dx + long, py + dy + 9)
+                outside = max(0, -box[0]) + max(0, box[2] - width - 8) + max(0, -box[1]) + max(0, box[3] - height)
+                cost = rank + (10 if rank > 3 else 0) + sum(_overlap(box, other) for other in taken) + 40 * outside
+                options.append((cost, x, (dx, dy), box))
+        _, x, offset, box = min(options)
+        taken.append(box)
+        ax.annotate(clean(name), (x, y), offset, textcoords="offset points", fontsize=8.5, annotation_clip=False)
 
 
 def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
@@ -257,7 +273,7 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
 
 @_styled
 def space(picture: Picture) -> Figure | None:
-    """The embedding space: samples by class, unseen classes hollow, prototypes as red circles, proxies as green squares."""
+    """The embedding space: samples by class, unseen ones hollow; prototypes red circles, proxies green squares."""
     emb = np.asarray(picture.emb, float).reshape(-1, 2)
     truth = np.asarray(picture.truth, float).reshape(-1, 2)
     if not len(emb) and not len(truth):
@@ -269,13 +285,13 @@ def space(picture: Picture) -> Figure | None:
     ax.scatter(seen[:, 0], seen[:, 1], s=9, c=tint[~unseen], lw=0, alpha=0.75, rasterized=True, zorder=2)
     rest = emb[unseen]
     ax.scatter(rest[:, 0], rest[:, 1], s=9, facecolors="none", edgecolors=UNSEEN, lw=0.7, rasterized=True, zorder=1.9)
-    edge = {"mec": THEME["page"][0], "mew": 0.8, "ls": "none", "zorder": 4}
-    if picture.proxy is not None:
+    edge: dict[str, Any] = {"mec": THEME["page"][0], "mew": 0.8, "ls": "none", "zorder": 4}
+    if picture.proxy is not None:  # squares larger than circles: a proxy that is the truth still shows its rim
         proxy = np.asarray(picture.proxy, float).reshape(-1, 2)
         for a, b in zip(truth, proxy):
             ax.plot([a[0], b[0]], [a[1], b[1]], color=THEME["muted"][0], lw=0.9, dashes=(3, 2), zorder=3)
-        ax.plot(proxy[:, 0], proxy[:, 1], "s", color=THEME["proxy"][0], ms=6, **edge)
-    ax.plot(truth[:, 0], truth[:, 1], "o", color=THEME["truth"][0], ms=6.5, **edge)
+        ax.plot(proxy[:, 0], proxy[:, 1], "s", color=THEME["proxy"][0], ms=8, **edge)
+    ax.plot(truth[:, 0], truth[:, 1], "o", color=THEME["truth"][0], ms=5.5, **edge)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.grid(False)
@@ -346,7 +362,9 @@ def _tsne(parts: list[np.ndarray], seed: int) -> list[np.ndarray]:
     from sklearn.manifold import TSNE
 
     rows = np.vstack(parts)
-    flat = TSNE(metric="cosine", perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=seed).fit_transform(rows)
+    flat = TSNE(
+        metric="cosine", perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=seed
+    ).fit_transform(rows)
     return np.split(flat, np.cumsum([len(part) for part in parts])[:-1])
 
 
@@ -356,13 +374,17 @@ def _points(rows: np.ndarray) -> list[Point]:
 
 def clean(words: str) -> str:
     """Without the characters that XML and UTF-8 refuse."""
-    return "".join(c if c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF and ord(c) not in (0xFFFE, 0xFFFF) else " " for c in words)
+    return "".join(
+        c if c.isprintable() and not 0xD800 <= ord(c) <= 0xDFFF and ord(c) not in (0xFFFE, 0xFFFF) else " "
+        for c in words
+    )
 
 
 def svg(figure: Figure, name: str, what: str) -> str:
     """Inline SVG markup: theme colours as CSS variables, ids prefixed with ``name``, ``what`` for a screen reader."""
     buffer = io.BytesIO()
-    with _style():
+    with _style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the browser has the letters that matplotlib's font lacks
         figure.savefig(buffer, format="svg", transparent=True, dpi=140, metadata={"Date": None})
     root = ET.fromstring(buffer.getvalue())
     for child in [child for child in root if child.tag.endswith("metadata")]:

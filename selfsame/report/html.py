@@ -1,4 +1,4 @@
-"""The report: one HTML file that asks nothing of the network, runs no script, and reads well in the light and the dark."""
+"""The report: one HTML file that asks nothing of the network, runs no script, and reads well in light and dark."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LEVEL = 0.005  # two rates closer than half a point are called level: one run ca
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
 REMEDIES = {
-    "collapsed": "Every class ended at nearly the same place, so its other figures mean nothing. Give the term that pushes "
-    "classes apart more weight, lower the learning rate, or start from a pretrained network.",
+    "collapsed": "Every class ended at nearly the same place, so its other figures mean nothing. Give the term that "
+    "pushes classes apart more weight, lower the learning rate, or start from a pretrained network.",
     "diverged": "The loss is no longer a finite number. Lower the learning rate, clip gradients, or turn off reduced "
     "precision, then start again from the last good checkpoint.",
     "gap": "Measure (17) understates what this method gives away. Judge it by the recovered share, and do not call its "
@@ -29,9 +29,9 @@ REMEDIES = {
 }
 
 TWO_FIGURES = (
-    "The hollow marker is FedHide's measure (17): the share of shared vectors whose nearest true prototype is their own, "
-    "for an attacker who only looks. The filled marker is the share of true prototypes that an attacker who knows the "
-    "method and undoes it recovers: the arrow leads to the figure to rely on."
+    "The hollow marker is FedHide's measure (17): the share of shared vectors whose nearest true prototype is their "
+    "own, for an attacker who only looks. The filled marker is the share of true prototypes that an attacker who knows "
+    "the method and undoes it recovers: the arrow leads to the figure to rely on."
 )
 ZERO = (
     "Runs at 0 share no class vector in the clear. Zero speaks of class vectors only: network updates can be attacked "
@@ -102,7 +102,7 @@ def headline(views: Sequence[RunView]) -> list[str]:
     if lost:
         said.append(f"{_names(lost)} did not train: see the warnings before reading {_its(lost)} figures.")
     said += _exposure(views)
-    return said
+    return [sentence.replace(" %", "\u00a0%") for sentence in said]
 
 
 def _compared(views: Sequence[RunView]) -> str:
@@ -184,7 +184,9 @@ def _results(views: Sequence[RunView]) -> str:
         out = [f'<th scope="row">{figures.swatch(look)}<span>{text(row[0])}{marks}</span></th>']
         for column in range(1, 6):
             strong = ' class="n best"' if row[column] == best.get(column) and not view.collapsed else ' class="n"'
-            out.append(f'<td{strong} data-label="{text(HEADINGS[column])}"><span>{row[column]}{_bar(view, column)}</span></td>')
+            out.append(
+                f'<td{strong} data-label="{text(HEADINGS[column])}"><span>{row[column]}{_bar(view, column)}</span></td>'
+            )
         left = "".join(f"<span>{text(arrow(what))}</span>" for what in view.left) or "<span>nothing</span>"
         out.append(f'<td class="left" data-label="{HEADINGS[6]}"><div>{left}</div></td>')
         out.append(f'<td class="n" data-label="{HEADINGS[7]}">{row[7]}</td>')
@@ -243,7 +245,9 @@ def _figure(figure: Figure | None, name: str, caption: str) -> str:
 def _grid(views: Sequence[RunView], panels: Sequence[str], missing: str) -> str:
     shown = "".join(panels)
     three = " three" if sum(map(bool, panels)) == 3 else ""
-    return f'{_legend(views)}<div class="grid{three}">{shown}</div>' if shown else f'<p class="note">{text(missing)}</p>'
+    return (
+        f'{_legend(views)}<div class="grid{three}">{shown}</div>' if shown else f'<p class="note">{text(missing)}</p>'
+    )
 
 
 def _training(views: Sequence[RunView]) -> str:
@@ -298,7 +302,8 @@ def _space(views: Sequence[RunView]) -> str:
     hows = {view.picture.how for view in views if view.picture is not None}
     how = "t-SNE by cosine" if hows == {"tsne"} else "PCA" if hows == {"pca"} else "PCA or t-SNE"
     key = (
-        '<ul class="legend"><li><i class="dot truth"></i>true prototype</li><li><i class="dot proxy"></i>shared proxy</li>'
+        '<ul class="legend"><li><i class="dot truth"></i>true prototype</li>'
+        '<li><i class="dot proxy"></i>shared proxy</li>'
         '<li><i class="dash"></i>belong together</li><li><i class="dot sample"></i>sample, coloured by class</li>'
         '<li><i class="dot unseen"></i>sample of an unseen class</li></ul>'
     )
@@ -310,22 +315,24 @@ def _wire(views: Sequence[RunView]) -> str:
     shown = []
     for view, look in zip(views, figures.looks(views)):
         rows = "".join(
-            f'<tr><th scope="row">{text(name)}</th><td>{text(way)}</td><td>{_sight(who)}</td><td>{text(what)}</td></tr>'
+            f'<tr><th scope="row">{text(name)}</th><td>{text(way)}</td>'
+            f"<td>{_sight(who, way)}</td><td>{text(what)}</td></tr>"
             for name, way, who, what in view.wire
         )
         if rows:
-            head = "<tr><th scope=col>Field</th><th scope=col>Way</th><th scope=col>Seen by</th><th scope=col>What it is</th></tr>"
+            columns = ("Field", "Way", "Seen by", "What it is")
+            head = "".join(f'<th scope="col">{column}</th>' for column in columns)
             shown.append(
                 f'<div class="card"><h3>{figures.swatch(look)}{text(view.title)}</h3>'
-                f'<table class="wire"><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
+                f'<table class="wire"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
             )
     return f'<div class="grid">{"".join(shown)}</div>' if shown else ""
 
 
-def _sight(who: str) -> str:
+def _sight(who: str, way: str) -> str:
     name = {"everyone": "public", "clients": "public"}.get(who.lower(), who.lower())
     known = name if name in ("device", "enclave", "server", "public") else "other"
-    return f'<span class="sight {known}">{text(who.lower())}</span>'
+    return f'<span class="sight {known}{" leaves" if way == "up" else ""}">{text(who.lower())}</span>'
 
 
 def _recipes(views: Sequence[RunView]) -> str:
@@ -362,11 +369,13 @@ def _css() -> str:
 CSS = """
 *{box-sizing:border-box}
 html{scroll-behavior:smooth;-webkit-text-size-adjust:100%}
-body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);
+  font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
 header,nav,main,footer{max-width:1080px;margin:0 auto;padding:0 20px}
 header{padding-top:44px}
 .brand{font-weight:600;letter-spacing:.02em;color:var(--muted)}
-h1{font-size:clamp(1.7rem,4.5vw,2.5rem);line-height:1.15;letter-spacing:-.02em;margin:.15em 0 .5em;overflow-wrap:anywhere}
+h1{font-size:clamp(1.7rem,4.5vw,2.5rem);line-height:1.15;letter-spacing:-.02em;margin:.15em 0 .5em;
+  overflow-wrap:anywhere}
 .lead{font-size:1.08rem;max-width:46em}
 .lead p{margin:.35em 0;overflow-wrap:anywhere}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;padding-top:18px;padding-bottom:14px;font-size:.9rem}
@@ -385,11 +394,13 @@ thead .n{white-space:normal;max-width:7em}
 .results tbody th{font-weight:600;overflow-wrap:anywhere}
 .results tbody th .key{margin:0 9px 1px 0;vertical-align:middle}
 .results .best{font-weight:700}
-.bar{display:block;width:52px;margin:3px 0 0 auto;height:3px;border-radius:2px;background:linear-gradient(90deg,var(--muted) calc(100%*var(--v)),var(--line) 0)}
+.bar{display:block;width:52px;margin:3px 0 0 auto;height:3px;border-radius:2px;
+  background:linear-gradient(90deg,var(--muted) calc(100%*var(--v)),var(--line) 0)}
 .bar.risk{background:linear-gradient(90deg,var(--bad) calc(100%*var(--v)),var(--line) 0)}
 .results .left{width:27%}
 .left span{display:block;font-size:.85rem;color:var(--muted);line-height:1.4}
-.bad{display:inline-block;color:var(--bad);background:var(--tint);border-radius:4px;padding:0 7px;font-size:.8rem;font-weight:700}
+.bad{display:inline-block;color:var(--bad);background:var(--tint);border-radius:4px;padding:0 7px;font-size:.8rem;
+  font-weight:700}
 .key{width:34px;height:14px;flex:none}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:5px 20px;margin:0 0 14px;padding:0;font-size:.88rem}
 .legend li{display:flex;align-items:center;gap:8px;overflow-wrap:anywhere}
@@ -412,15 +423,17 @@ figcaption{font-size:.88rem;color:var(--muted);margin-top:6px;overflow-wrap:anyw
 .wire th,.wire td{padding:6px 12px 6px 0;overflow-wrap:break-word}
 .wire tbody th{font-weight:600}
 .sight{border-radius:4px;padding:1px 7px;border:1px solid var(--line);white-space:nowrap}
-.sight.server{border-color:currentColor}
-.sight.public{color:var(--bad);border-color:currentColor;font-weight:600}
+.sight.server.leaves{border-color:currentColor}
+.sight.public.leaves{color:var(--bad);border-color:currentColor;font-weight:600}
 .sight.device,.sight.enclave{color:var(--muted)}
 .warnings{list-style:none;margin:0;padding:0}
-.warnings li{border-left:3px solid var(--bad);background:var(--tint);border-radius:0 6px 6px 0;padding:9px 14px;margin:0 0 10px;overflow-wrap:anywhere}
+.warnings li{border-left:3px solid var(--bad);background:var(--tint);border-radius:0 6px 6px 0;padding:9px 14px;
+  margin:0 0 10px;overflow-wrap:anywhere}
 .warnings span{font-size:.92rem}
 details{border-bottom:1px solid var(--line)}
 summary{cursor:pointer;padding:9px 0;font-weight:600;overflow-wrap:anywhere}
-pre{background:var(--card);border-radius:8px;padding:14px 16px;margin:0 0 14px;overflow-x:auto;font:.84rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+pre{background:var(--card);border-radius:8px;padding:14px 16px;margin:0 0 14px;overflow-x:auto;
+  font:.84rem/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 dl{display:grid;grid-template-columns:minmax(7em,auto) 1fr;gap:5px 22px;margin:0;font-size:.92rem}
 dt{color:var(--muted)}
 dd{margin:0;overflow-wrap:anywhere}

@@ -62,9 +62,7 @@ def results_markdown(views: Sequence[RunView]) -> str:
     for view in views:
         title, *rest = (_markdown(cell) for cell in cells(view))
         marks = "".join(
-            f" **{mark}**"
-            for mark, applies in (("collapsed", view.collapsed), ("diverged", view.diverged))
-            if applies
+            f" **{mark}**" for mark, applies in (("collapsed", view.collapsed), ("diverged", view.diverged)) if applies
         )
         lines.append("| " + " | ".join([title + marks, *rest]) + " |")
     return "\n".join([*lines, "", NOTE, ""])

@@ -71,7 +71,7 @@ class RunView:
         return any(not what.startswith("network update") and "enclave" not in what.lower() for what in self.left)
 
     def exposed(self) -> tuple[float | None, float | None]:
-        """(measure (17), adaptive attacker's share); (0, 0) where no class vector was shared, None where not measured."""
+        """(measure (17), adaptive attacker's share): zero where no class vector is shared, None where not measured."""
         leak, recovered = self.figure("leak"), self.figure("recovered")
         if leak is None and recovered is None and not self.shares_class_vector:
             return 0.0, 0.0

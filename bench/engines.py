@@ -1,0 +1,100 @@
+"""The cohort engine against the reference engine, in one run: python bench/engines.py [--device cuda] [--profile].
+
+CPU case: digits, LeNet, 64 clients a round, batch 16. CUDA case: CIFAR-100 shapes, ResNet-18 with group norm, 512-d,
+10 of 100 clients, batch 16, random crop and flip, FedHide. Prints one table: milliseconds a round (median, half range),
+and the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.common import Case, header, random_federation, timed
+from selfsame.data import load
+
+LOCAL = {"steps": 1, "batch": 16, "lr": 0.1}
+
+
+def cpu(repeats: int) -> list[tuple[str, float, float, int]]:
+    rows = []
+    tables = {
+        "method": {"name": "fedhide"},
+        "data": {"name": "digits"},
+        "run": {"rounds": 100000, "device": "cpu"},
+        "cohort": {"size": 64},
+        "local": LOCAL,
+        "server": {"optimiser": "momentum"},
+    }
+    small = load("digits", clients_per_class=8)
+    large = random_federation(112, 100, (1, 28, 28))
+    for name, federation in (("digits 8x8", small), ("random 28x28", large)):
+        for engine, count in (("cohort", 40), ("reference", 4)):
+            case = Case(tables, federation, engine)
+            case.rounds(2)
+            rows.append((f"{name}, {engine}", *timed(case.rounds, count, repeats), repeats * count))
+    return rows
+
+
+def cuda(repeats: int, profile: bool) -> list[tuple[str, float, float, int]]:
+    federation = random_federation(100, 500, (3, 32, 32))
+    base = {
+        "method": {"name": "fedhide"},
+        "data": {"name": "cifar100"},
+        "cohort": {"size": 10, "sampling": "round-robin"},
+        "local": LOCAL,
+        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
+    }
+    crop = {"crop": 4, "flip": True}
+    cases = [
+        ("cohort: bf16, compiled, graph, augmented", "cohort", {"precision": "bfloat16", "compile": "on"}, crop, 300),
+        ("cohort: bf16, compiled, graph", "cohort", {"precision": "bfloat16", "compile": "on"}, {}, 300),
+        ("cohort: fp32, eager, augmented", "cohort", {"precision": "float32", "compile": "off"}, crop, 20),
+        ("reference: fp32, augmented", "reference", {"precision": "float32", "compile": "off"}, crop, 3),
+    ]
+    rows = []
+    for name, engine, run, augment, count in cases:
+        tables = {**base, "run": {"rounds": 100000, "device": "cuda", **run}, "augment": augment}
+        begun = time.perf_counter()
+        case = Case(tables, federation, engine)
+        case.rounds(5)
+        print(f"{name}: ready after {time.perf_counter() - begun:.1f} s", flush=True)
+        rows.append((name, *timed(case.rounds, count, repeats), repeats * count))
+        if profile and engine == "cohort" and run["compile"] == "on" and augment:
+            _profile(case)
+        del case
+        torch.cuda.empty_cache()
+    return rows
+
+
+def _profile(case: Case) -> None:
+    """Where the time of a round goes, by kernel."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
+        case.rounds(10)
+    table = prof.key_averages().table(sort_by="self_device_time_total", row_limit=40, max_name_column_width=90)
+    print(table, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="also print the slowest CUDA kernels of a round")
+    options = parser.parse_args()
+    rows = cpu(options.repeats) if options.device == "cpu" else cuda(options.repeats, options.profile)
+    print(header(torch.device(options.device)))
+    print(f"{'case':45s} {'ms/round':>10s} {'+-':>8s} {'rounds':>7s} {'times':>7s}")
+    slow = {name.split(",")[0]: ms for name, ms, _, _ in rows if "reference" in name}
+    for name, ms, spread, count in rows:
+        against = slow.get(name.split(",")[0]) or rows[-1][1]
+        print(f"{name:45s} {ms:10.2f} {spread:8.2f} {count:7d} {against / ms:6.1f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""python -m selfsame"""
+
+from selfsame.cli import main
+
+main()

@@ -1,0 +1,402 @@
+"""Every command, thin: parse, call, print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfsame import __version__
+from selfsame.errors import SelfsameError
+
+if TYPE_CHECKING:
+    from selfsame.recipe import Recipe
+    from selfsame.report.view import RunView
+    from selfsame.run import Run
+
+app = typer.Typer(
+    name="selfsame",
+    help="Federated metric learning where every device knows only its owner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[str, typer.Option(help="Data set; `selfsame data` lists them.")]
+PathTo = Annotated[Path | None, typer.Option("--path", help="Folder with the data set's files, as published.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any recipe value, e.g. local.lr=0.05; a bare key is the method's: alpha=0.1."
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(help="Training rounds.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random but secrets.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+Precision = Annotated[str | None, typer.Option(help="auto, float32, float64 or bfloat16 (autocast).")]
+Compile = Annotated[str | None, typer.Option(help="torch.compile and CUDA graphs: auto (on CUDA), on or off.")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto, cohort or reference (one client at a time).")]
+Base = Annotated[
+    Path | None, typer.Option("--recipe", help="Recipe (TOML) to start from in place of the tuned preset.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by default a new one under runs/.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
+
+
+def _layers(
+    method: str | None, data: str | None, path: Path | None, base: Path | None, overrides: dict[str, Any],
+    settings: list[str] | None,
+) -> dict[str, Any]:
+    """The recipe's tables: preset or file, then options, then --set."""
+    from selfsame import recipe as recipes
+    from selfsame.data import DATASETS
+    from selfsame.methods import method_class
+    from selfsame.presets import preset
+
+    tables: dict[str, Any] = recipes.read_toml(base) if base is not None else {}
+    if tables.pop("variant", None) is not None:
+        raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
+    name = method or tables.get("method", {}).get("name", "fedhide")
+    method_class(name)
+    if base is None and data is not None:
+        if data not in DATASETS:
+            raise SelfsameError(f"unknown data set {data!r}; the data sets are: {', '.join(DATASETS)}")
+        tables = dict(preset(name, data))
+    given: dict[str, Any] = {"method": {"name": name}, "run": {k: v for k, v in overrides.items() if v is not None}}
+    if data is not None:
+        given["data"] = {"name": data}
+    if path is not None:
+        given.setdefault("data", {})["path"] = str(path)
+    return recipes.apply_settings(recipes.merged(tables, given), settings or [])
+
+
+def _new_folder(name: str) -> Path:
+    """The next free folder under runs/."""
+    for number in range(1, 100000):
+        folder = Path("runs") / f"{name}-{number}"
+        if not folder.exists():
+            return folder
+    raise SelfsameError("runs/: too many runs; delete some or name a folder with --out")
+
+
+def _describe(record: dict[str, Any]) -> str:
+    parts = [f"loss {record['loss']:.3f}"]
+    for key, name in (("p@1", "P@1"), ("eer", "EER")):
+        if record.get(key) is not None:
+            parts.append(f"{name} {100 * record[key]:.1f} %")
+    return "  ".join(parts)
+
+
+def _carry_on(run: Run, quiet: bool, label: str = "") -> RunView:
+    """Train with a progress bar, keep the result beside the run, say what went wrong."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from selfsame.run import carry_on
+    from selfsame.summary import keep_view, view
+
+    columns = (
+        TextColumn("{task.description:18s}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+        task = progress.add_task(label or run.title, total=run.recipe.run.rounds, completed=run.state.round, now="")
+
+        def tick(rounds: int, record: dict[str, Any] | None) -> None:
+            progress.update(task, advance=rounds, **({"now": _describe(record)} if record else {}))
+
+        carry_on(run, tick)
+    shown = view(run)
+    if run.folder is not None:
+        keep_view(shown, run.folder)
+    return shown
+
+
+def _show(views: list[RunView], report: Path, title: str) -> None:
+    """The table, the warnings, the report."""
+    from rich.console import Console
+
+    from selfsame.report.html import write_report
+    from selfsame.report.table import results_table
+
+    console = Console()
+    console.print(results_table(views))
+    for run_view in views:
+        for warning in run_view.warnings:
+            console.print(f"{run_view.title}: {warning}", style="red", markup=False, highlight=False)
+    write_report(views, report, title)
+    console.print(f"report: {report}", markup=False, highlight=False)
+
+
+def _recipe(tables: dict[str, Any]) -> Recipe:
+    from selfsame.recipe import from_mapping
+
+    return from_mapping(tables)
+
+
+@app.command()
+def train(
+    method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
+    data: Data = "digits",
+    path: PathTo = None,
+    settings: Settings = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
+    engine: EngineName = None,
+    recipe: Base = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train one method; writes a run folder with metrics, checkpoint, network and report."""
+    from selfsame.run import start
+
+    overrides = {
+        "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
+    }  # fmt: skip
+    tables = _layers(method, None if recipe is not None and data == "digits" else data, path, recipe, overrides, settings)
+    run = start(_recipe(tables), out or _new_folder(f"{method}-{tables.get('data', {}).get('name', data)}"))
+    assert run.folder is not None
+    shown = _carry_on(run, quiet)
+    _show([shown], run.folder / "report.html", f"{run.title} on {run.problem.federation.name}")
+    if not run.done:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    data: Data = "digits",
+    names: Annotated[str, typer.Option("--methods", help="Methods, separated by commas.")] = DEMO,
+    path: PathTo = None,
+    settings: Settings = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train several methods on the same data; ends with one table and one report.
+
+    A --set with a bare key goes to every method that has that option.
+    """
+    from selfsame.data import load
+    from selfsame.methods import method_class, options_of
+    from selfsame.recipe import parse_setting
+    from selfsame.run import start
+
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    if not chosen:
+        raise SelfsameError("--methods: name at least one")
+    for name in chosen:
+        method_class(name)
+    bare = [s for s in settings or [] if len(parse_setting(s)[0]) == 1]
+    for setting in bare:
+        key = parse_setting(setting)[0][0]
+        if key != "title" and not any(key in options_of(name) for name in chosen):
+            raise SelfsameError(f"--set {setting}: none of these methods has an option {key!r}")
+    overrides = {"rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile}
+    recipes = []
+    for name in chosen:
+        mine = [s for s in settings or [] if s not in bare or parse_setting(s)[0][0] in options_of(name)]
+        recipes.append(_recipe(_layers(name, data, path, None, overrides, mine)))
+    folder = out or _new_folder(f"compare-{data}")
+    if folder.exists() and any(folder.iterdir()):
+        raise SelfsameError(f"{folder}: is there already; name another folder with --out")
+    part = recipes[0].data
+    federation = load(part.name, part.path or None, **part.options)
+    views = []
+    for name, recipe in zip(chosen, recipes, strict=True):
+        run = start(recipe, folder / name, federation)
+        views.append(_carry_on(run, quiet))
+    _show(views, folder / "report.html", f"{len(views)} methods on {data}")
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run from its last checkpoint; a finished one is shown again."""
+    from selfsame.run import load_run
+    from selfsame.summary import read_view
+
+    current = load_run(run)
+    if current.done and (run / "result.json").is_file():
+        shown = read_view(run)
+    else:
+        shown = _carry_on(current, quiet)
+    _show([shown], run / "report.html", f"{current.title} on {current.problem.federation.name}")
+    if not current.done:
+        raise typer.Exit(1)
+
+
+@app.command()
+def recipe(
+    file: Annotated[Path, typer.Argument(help="Recipe (TOML), with [[variant]] tables for a grid.")],
+    path: PathTo = None,
+    settings: Settings = None,
+    device: Device = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run a recipe file, all its variants, and go on where an earlier call stopped."""
+    from selfsame import recipe as recipes
+    from selfsame.engine.setup import resolve
+    from selfsame.run import load_run, start
+    from selfsame.summary import read_view
+
+    tables = recipes.read_toml(file)
+    variants = tables.pop("variant", [{}])
+    if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
+        raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
+    given: dict[str, Any] = {}
+    if path is not None:
+        given["data"] = {"path": str(path)}
+    if device is not None:
+        given["run"] = {"device": device}
+    plans = []
+    for variant in variants:
+        whole = recipes.merged(tables, variant)
+        if "method" in variant and variant["method"].get("name") != tables.get("method", {}).get("name"):
+            whole["method"] = variant["method"]  # another method does not inherit these options
+        plans.append(recipes.from_mapping(recipes.apply_settings(recipes.merged(whole, given), settings or [])))
+    folder = out or Path("runs") / file.stem
+    views = []
+    for number, plan in enumerate(plans, 1):
+        here = folder if len(plans) == 1 else folder / f"{number:02d}-{plan.method.name}"
+        if (here / "recipe.toml").is_file():
+            run = load_run(here)
+            if run.recipe != resolve(plan):
+                raise SelfsameError(f"{here}: holds a run of another recipe; name another folder with --out")
+        else:
+            run = start(plan, here)
+        done = run.done and (here / "result.json").is_file()
+        views.append(read_view(here) if done else _carry_on(run, quiet))
+    _show(views, folder / "report.html", file.stem)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show the options of one method.")] = None,
+) -> None:
+    """List the methods, or one method's options."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from selfsame.methods import METHODS, method_class, options_of
+
+    console = Console()
+    if name is not None:
+        kind = method_class(name)
+        console.print(f"{name}: {(kind.__doc__ or '').strip().splitlines()[0]}", markup=False, highlight=False)
+        console.print(f"paper: {kind.paper}", markup=False, highlight=False)
+        console.print(f"several clients of one class: {kind.shared_class}", markup=False, highlight=False)
+        table = Table("option", "default")
+        for key, value in options_of(name).items():
+            table.add_row(key, repr(value))
+        console.print(table)
+        return
+    table = Table("method", "what it does", "options")
+    for key, kind in METHODS.items():
+        table.add_row(key, (kind.__doc__ or "").strip().splitlines()[0], ", ".join(options_of(key)))
+    console.print(table)
+
+
+@app.command()
+def wire(
+    method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
+) -> None:
+    """Print every field that a method moves or keeps, and who sees it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from selfsame.methods import method_class
+    from selfsame.summary import wire_rows
+
+    table = Table("field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
+    for row in wire_rows(method_class(method).wire):
+        table.add_row(*row)
+    Console().print(table)
+
+
+@app.command()
+def data(
+    name: Annotated[str | None, typer.Argument(help="Load this data set and say what is in it.")] = None,
+    path: PathTo = None,
+    settings: Settings = None,
+) -> None:
+    """List the data sets, or load one and describe it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from selfsame.data import DATASETS, load
+    from selfsame.recipe import parse_setting
+
+    console = Console()
+    if name is None:
+        table = Table("data set", "needs", "network", "options")
+        for key, entry in DATASETS.items():
+            options = ", ".join(f"{k}={v}" for k, v in entry.options.items())
+            table.add_row(key, entry.wants, f"{entry.net}, {entry.width}-d", options)
+        console.print(table)
+        return
+    options = {}
+    for setting in settings or []:
+        keys, value = parse_setting(setting)
+        options[keys[-1]] = value
+    found = load(name, path, **options)
+    table = Table("what", "value", title=name)
+    count = found.count_N
+    for key, value in (
+        ("clients", f"{found.clients:,}"),
+        ("classes", f"{found.classes:,}"),
+        ("sample shape", "x".join(map(str, found.shape))),
+        ("training samples", f"{int(count.sum()):,}"),
+        ("samples a client", f"{int(count.min())} to {int(count.max())}"),
+        ("test samples of seen classes", f"{len(found.test.x):,}"),
+        ("samples of unseen classes", f"{len(found.unseen.x):,} of {len(found.unseen.y.unique()):,}"),
+    ):
+        table.add_row(key, value)
+    console.print(table)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"selfsame {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The command `selfsame`: bad input ends with one line on standard error and exit code 2."""
+    try:
+        app()
+    except SelfsameError as error:
+        print(f"selfsame: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("selfsame: stopped; `selfsame resume RUN` goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

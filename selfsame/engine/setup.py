@@ -1,0 +1,46 @@
+"""From a recipe to a problem: data, network and method built and checked against one another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from selfsame import methods, nets
+from selfsame.data import DATASETS, Federation, load
+from selfsame.engine.machine import choose_machine
+from selfsame.engine.model import Model
+from selfsame.engine.plan import cohort_size
+from selfsame.engine.state import Problem
+from selfsame.errors import SelfsameError
+from selfsame.recipe import NetPart, Recipe
+from selfsame.streams import Stream
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The recipe with the data set's own network filled in, so that it says everything."""
+    if recipe.data.name not in DATASETS:
+        raise SelfsameError(f"unknown data set {recipe.data.name!r}; the data sets are: {', '.join(DATASETS)}")
+    data = DATASETS[recipe.data.name]
+    net = recipe.net
+    own = net.name in ("", data.net)
+    options = {**(data.net_options if own else {}), **net.options}
+    options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    return replace(recipe, net=NetPart(net.name or data.net, options, net.width or data.width))
+
+
+def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
+    """Load the data, build the network and the method, check that they fit together."""
+    recipe = resolve(recipe)
+    method = methods.make(recipe.method.name, recipe.method.options)
+    if federation is None:
+        federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
+    width = method.width(recipe.net.width)
+    world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
+    method.check(world)
+    cohort_size(recipe, federation.clients)
+    net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
+    head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
+    machine = choose_machine(recipe.run)
+    model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile)
+    return Problem.of(recipe, method, model, federation, world)

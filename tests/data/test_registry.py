@@ -1,0 +1,68 @@
+"""The registry of data sets: every mistake of a user gets one line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from selfsame.data import DATASETS, load
+from selfsame.errors import SelfsameError
+
+
+@pytest.mark.parametrize(
+    "name, options, line",
+    [
+        ("imagenet", {}, "unknown data set 'imagenet'.*digits, synthetic, mnist, cifar10, cifar100"),
+        ("digits", {"turn": 1}, "unknown option 'turn'.*turns"),
+        ("digits", {"turns": 2.0}, "turns must be a whole number, got 2.0"),
+        ("digits", {"turns": True}, "turns must be a whole number"),
+        ("digits", {"turns": 5}, "turns must be 1 to 4"),
+        ("digits", {"held_out": 9}, "held_out must be 0 to 8"),
+        ("digits", {"held_out": -1}, "held_out must be 0 to 8"),
+        ("digits", {"test_share": 0}, "test_share must lie between 0 and 1"),
+        ("digits", {"test_share": 1.0}, "test_share must lie between 0 and 1"),
+        ("digits", {"test_share": float("nan")}, "test_share must be a number"),
+        ("digits", {"test_share": 10**400}, "test_share must be a number"),
+        ("digits", {"clients_per_class": 0}, "clients_per_class must be at least 1"),
+        ("digits", {"clients_per_class": 10**30}, "too few"),
+        ("digits", {"path": "somewhere"}, "takes no path"),
+        ("synthetic", {"samples": 0}, "samples must be 1 to"),
+        ("synthetic", {"clients": 1}, "clients must be 2 to"),
+        ("synthetic", {"clients": 10**30}, "clients must be 2 to"),
+        ("synthetic", {"clients": 10, "clients_per_class": 3}, "multiple of clients_per_class"),
+        ("synthetic", {"unequal": 1}, "unequal must be true or false"),
+        ("synthetic", {"held_out": 2000}, "held_out must be 0 to"),
+        ("synthetic", {"noise": -1}, "noise must be 0 to 100"),
+        ("mnist", {}, "a path is needed; wanted: train-images-idx3-ubyte"),
+        ("mnist", {"path": "no/such/folder"}, "no/such/folder: no such folder; wanted: train-images"),
+        ("cifar10", {"path": "no/such/folder"}, "data_batch_1.bin to data_batch_5.bin.*cifar-10-binary.tar.gz"),
+        ("cifar100", {}, "train.bin and test.bin.*cifar-100-binary.tar.gz"),
+    ],
+)
+def test_a_mistake_gets_one_line(name, options, line):
+    with pytest.raises(SelfsameError, match=line) as caught:
+        load(name, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
+def test_an_empty_folder_is_told_what_it_lacks(name, tmp_path):
+    with pytest.raises(SelfsameError, match="not found; wanted: ") as caught:
+        load(name, tmp_path)
+    assert str(tmp_path) in str(caught.value) and "https://" in str(caught.value)
+
+
+def test_the_options_are_those_of_the_loader():
+    assert DATASETS["digits"].options == {
+        "turns": 2,
+        "held_out": 3,
+        "clients_per_class": 1,
+        "test_share": 0.25,
+        "seed": 0,
+    }
+    assert DATASETS["mnist"].options == {"held_out": 0, "clients_per_class": 1}
+
+
+def test_importing_the_registry_does_not_import_scikit_learn():
+    code = "import sys, selfsame.data; sys.exit(any(name.split('.')[0] == 'sklearn' for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

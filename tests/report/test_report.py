@@ -1,0 +1,465 @@
+"""The report never breaks, never lets words become markup, and never hides what an attacker gets."""
+
+import dataclasses
+import functools
+import html
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from selfsame.errors import SelfsameError
+from selfsame.report import figures
+from selfsame.report import html as page
+from selfsame.report.figures import project
+from selfsame.report.html import render, write_report
+from selfsame.report.table import results_markdown, results_table
+from selfsame.report.view import Picture, RunView, series
+
+ROC = {"unseen": ([0.0, 0.01, 0.1, 1.0], [0.0, 0.5, 0.9, 1.0]), "seen": ([0.0, 0.02, 1.0], [0.0, 0.9, 1.0])}
+NAN = math.nan
+
+
+def a_view(title="FedHide(alpha=0.01, K=10)", method="fedhide", **changes):
+    rng = np.random.default_rng(0)
+    emb, truth = rng.normal(size=(30, 8)), rng.normal(size=(3, 8))
+    view = RunView(
+        title=title,
+        method=method,
+        history=[{"round": r, "loss": 3.0 / (r + 1), "p@1": 0.2 * r} for r in range(5)],
+        final={"p@1": 0.941, "auroc": 0.98, "eer": 0.047, "leak": 0.09, "recovered": 1.0, "spread": 0.1},
+        left=["network update -> server", "proxy -> everyone"],
+        wire=[("prototype", "stays", "device", "the truth"), ("proxy", "up", "public", "what stands for it")],
+        seconds=12.34,
+        roc=ROC,
+        picture=project(emb, truth, truth / 2, label=np.arange(30) % 5, unseen=np.arange(30) % 5 > 2),
+        recipe='[method]\nname = "fedhide"\n',
+        facts={"data": "digits", "seed": "0"},
+    )
+    return dataclasses.replace(view, **changes)
+
+
+def silent(title="FedUV", method="feduv", **changes):
+    """A run that shares nothing but its network update."""
+    final = {"p@1": 0.87, "auroc": 0.9, "eer": 0.1, "leak": None, "recovered": None}
+    wire = [("network update", "up", "server", "the network"), ("codeword", "stays", "device", "the secret")]
+    return a_view(title, method, **{"final": final, "left": ["network update -> server"], "wire": wire, **changes})
+
+
+class Reader(HTMLParser):
+    """Every tag, attribute and visible word of a page."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.tags, self.attributes, self.words, self.ids = [], [], [], []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, *pair) for pair in attrs]
+        self.ids += [value for key, value in attrs if key == "id"]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def words(source):
+    return " ".join(" ".join(Reader(source).words).replace("\u00a0", " ").split())
+
+
+# view
+
+
+def test_a_view_survives_json():
+    view = a_view()
+    again = RunView.from_dict(json.loads(json.dumps(view.to_dict(), allow_nan=False)))
+    assert again == view
+
+
+def test_json_holds_no_nan():
+    view = a_view(history=[{"round": 0, "loss": NAN}], final={"p@1": math.inf}, seconds=NAN, picture=None)
+    again = RunView.from_dict(json.loads(json.dumps(view.to_dict(), allow_nan=False)))
+    assert again.final["p@1"] is None and math.isnan(again.seconds) and again.diverged
+
+
+def test_series_skips_what_is_missing_or_not_finite():
+    history = [
+        {"round": 0, "p@1": 0.1},
+        {"round": 1},
+        {"round": 2, "p@1": NAN},
+        {"round": 3, "p@1": None},
+        {"round": 4, "p@1": 1},
+    ]
+    assert series(history, "p@1") == ([0.0, 4.0], [0.1, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "collapsed"),
+    [
+        ({}, False),
+        ({"warnings": ["Collapse: all one"]}, True),
+        ({"final": {"spread": 0.97}}, True),
+        ({"final": {"spread": 0.5}}, False),
+    ],
+)
+def test_collapse(changes, collapsed):
+    assert a_view(**changes).collapsed is collapsed
+
+
+def test_what_is_not_measured_is_not_zero():
+    unmeasured = a_view(final={"p@1": 0.9})
+    sealed = silent(wire=[("embedding", "up", "enclave", "sealed")], left=["embedding -> enclave"])
+    assert unmeasured.exposed() == (None, None)
+    assert silent().exposed() == sealed.exposed() == (0.0, 0.0)
+    assert dataclasses.replace(sealed, wire=[]).exposed() == (0.0, 0.0)
+    assert dataclasses.replace(unmeasured, wire=[]).exposed() == (None, None)
+
+
+# table
+
+
+def test_terminal_table_shows_per_cent_dashes_and_collapse():
+    console = Console(width=140, record=True, file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print(results_table([a_view(), silent(warnings=["collapse"]), a_view("[red]x[/red]", seconds=NAN)]))
+    plain = console.export_text(clear=False)
+    first = next(line for line in plain.splitlines() if "FedHide" in line)
+    assert [cell for cell in first.split() if cell.replace(".", "").isdigit()] == [
+        "94.1",
+        "98.0",
+        "4.7",
+        "9.0",
+        "100.0",
+        "12.3",
+    ]
+    assert next(line for line in plain.splitlines() if "FedUV" in line).count("–") == 2
+    assert plain.count("collapsed") == 1 and "[red]x[/red]" in plain
+    assert "\x1b[1;31mcollapsed" in console.export_text(styles=True)
+
+
+def test_markdown_keeps_its_columns():
+    lines = results_markdown([a_view("a|b\n<img>*c*"), silent(warnings=["collapse"])]).splitlines()
+    bars = [line.replace("\\|", "").count("|") for line in lines[:4]]
+    assert bars == [9, 9, 9, 9]
+    assert "a\\|b &lt;img&gt;\\*c\\*" in lines[2] and "**collapsed**" in lines[3] and "| – | – |" in lines[3]
+
+
+# figures
+
+
+def test_pca_keeps_the_plane_it_is_given():
+    rng = np.random.default_rng(1)
+    flat = rng.normal(size=(40, 2)) * [5, 1]
+    lift = np.linalg.qr(rng.normal(size=(7, 2)))[0].T
+    picture = project(flat @ lift + 3, flat[:4] @ lift + 3, flat[4:8] @ lift + 3)
+    assert picture.proxy is not None
+    points = np.array([*picture.emb, *picture.truth, *picture.proxy])
+    wanted = np.array([*flat, *flat[:4], *flat[4:8]])
+    gaps = lambda rows: np.linalg.norm(rows[:, None] - rows[None], axis=2)  # noqa: E731
+    np.testing.assert_allclose(gaps(points), gaps(wanted), atol=1e-3)
+    assert np.array(picture.emb)[:, 0].std() > np.array(picture.emb)[:, 1].std()
+
+
+def test_tsne_keeps_groups_together():
+    rng = np.random.default_rng(2)
+    label = np.arange(60) % 2
+    emb = np.eye(6)[label] * 3 + 0.1 * rng.normal(size=(60, 6))
+    picture = project(emb, np.eye(6)[:2], how="tsne", label=label)
+    points = np.array(picture.emb)
+    centres = np.array([points[label == c].mean(0) for c in (0, 1)])
+    nearest = np.linalg.norm(points[:, None] - centres, axis=2).argmin(1)
+    assert picture.how == "tsne" and (nearest == label).all() and picture.proxy is None
+
+
+def test_project_thins_and_drops_what_is_not_finite():
+    emb = np.arange(80.0).reshape(20, 4)
+    emb[3] = NAN
+    truth = np.array([[1.0, 2, 3, 4], [NAN, 0, 0, 0]])
+    label = np.arange(20)
+    picture = project(emb, truth, truth, label=label, most=12)
+    assert len(picture.emb) == len(picture.label) == len(picture.unseen) == 12 and 3 not in picture.label
+    assert len(picture.truth) == len(picture.proxy or []) == 1
+    assert picture == project(emb, truth, truth, label=label, most=12)
+    assert len(project(emb, truth).emb) == 19
+
+
+@pytest.mark.parametrize("shape", [((0, 3), (0, 3)), ((1, 1), (1, 1)), ((0, 3), (2, 3)), ((4, 3), (0, 3))])
+@pytest.mark.parametrize("how", ["pca", "tsne"])
+def test_small_pictures(shape, how):
+    picture = project(np.ones(shape[0]), np.zeros(shape[1]), how=how)
+    assert np.isfinite(np.array(picture.emb + picture.truth)).all()
+    render([a_view(picture=picture)], "t")
+
+
+def test_project_says_what_it_expected():
+    with pytest.raises(SelfsameError, match="prototypes"):
+        project(np.ones((3, 4)), np.ones((2, 5)))
+    with pytest.raises(SelfsameError, match="labels"):
+        project(np.ones((3, 4)), np.ones((2, 4)), label=[1])
+    with pytest.raises(SelfsameError, match="tsne"):
+        project(np.ones((3, 4)), np.ones((2, 4)), how="umap")
+
+
+def test_a_method_keeps_its_colour_and_runs_of_it_differ():
+    both = figures.looks([a_view("A"), silent(), a_view("B"), a_view("C", "mine"), a_view("D", "yours")])
+    alone = figures.looks([silent()])
+    assert both[1] == alone[0] and both[0].colour == both[2].colour and both[0] != both[2]
+    assert len({look.slot for look in both}) == 4
+    assert len(figures.looks([a_view(method=f"m{i}") for i in range(30)])) == 30
+
+
+def test_leakage_plot_shows_both_figures():
+    ax = figures.leakage([a_view(), silent()]).axes[0]
+    markers = [(line.get_xdata()[0], line.get_ydata()[0], line.get_markerfacecolor() == "none") for line in ax.lines]
+    assert sorted(markers) == sorted(
+        [(100.0, 94.1, False), (9.0, 94.1, True), (0.0, 87.0, False), (0.0, 87.0, True)],
+    )
+    arrows = [(text.xyann[0], text.xy[0]) for text in ax.texts if text.arrow_patch is not None]
+    assert arrows == [(9.0, 100.0)]
+    assert {text.get_text() for text in ax.texts if text.get_text()} == {"FedHide(alpha=0.01, K=10)", "FedUV"}
+
+
+def test_leakage_plot_leaves_out_what_was_not_measured():
+    assert figures.leakage([a_view(final={"p@1": 0.9})]) is None
+    assert figures.leakage([a_view(final={"leak": 0.9, "recovered": 1.0})]) is None
+    only = figures.leakage([a_view(final={"p@1": 0.9, "leak": 0.3})])
+    assert [line.get_xdata()[0] for line in only.axes[0].lines] == [30.0]
+
+
+def test_space_pairs_prototypes_with_proxies():
+    picture = Picture([(0, 0)], [0], [False], [(1, 1), (2, 2)], [(3, 1), (4, 2)])
+    lines = figures.space(picture).axes[0].lines
+    pairs = [(tuple(line.get_xdata()), tuple(line.get_ydata())) for line in lines if line.get_marker() == "None"]
+    assert pairs == [((1, 3), (1, 1)), ((2, 4), (2, 2))]
+    assert {line.get_marker() for line in lines} == {"None", "o", "s"}
+
+
+def test_low_false_accept_panel_is_logarithmic_and_ends_are_kept():
+    fpr = np.linspace(0, 1, 100_001)
+    figure = figures.roc([a_view(roc={"unseen": (list(fpr), list(np.sqrt(fpr)))})], log=True)
+    ax = figure.axes[0]
+    curve = ax.lines[-1]
+    assert ax.get_xscale() == "log" and ax.get_xlim()[0] <= 0.01
+    assert len(curve.get_xdata()) < 1500 and curve.get_xdata()[-1] == 100
+    assert len(figures.svg(figure, "x", "y")) < 60_000
+
+
+def test_svg_follows_the_theme_and_keeps_ids_apart():
+    figure = figures.curves([a_view()], "loss", "Loss")
+    one, two = figures.svg(figure, "f1", "a"), figures.svg(figure, "f2", "a")
+    assert "var(--s0, #3190fd)" in one and "var(--ink" in one and " width=" not in one.split(">")[0]
+    ids = Reader(one).ids
+    assert ids and not set(ids) & set(Reader(two).ids)
+    links = [v[1:] for _, k, v in Reader(one).attributes if k == "href"] + [
+        v[5:-1] for _, k, v in Reader(one).attributes if k == "clip-path"
+    ]
+    assert links and set(links) <= set(ids)
+
+
+def test_figures_leave_pyplot_and_its_settings_alone():
+    code = (
+        "import sys, matplotlib\n"
+        "from selfsame.report.view import RunView\n"
+        "import selfsame.report.html as h\n"
+        "matplotlib.rcParams['font.size'] = 17; matplotlib.rcParams['text.usetex'] = True\n"
+        "now = lambda: {k: matplotlib.rcParams[k] for k in matplotlib.rcParams if k != 'backend'}\n"
+        "before = now()\n"
+        "v = RunView('a', 'fedhide', history=[{'round': 0, 'loss': 1.0}, {'round': 1, 'loss': 2.0}])\n"
+        "assert '<svg' in h.render([v], 't')\n"
+        "assert now() == before and before['font.size'] == 17\n"
+        "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_the_report_does_not_load_matplotlib():
+    code = "import sys, selfsame.report.html; assert not {'matplotlib', 'sklearn', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# page
+
+
+def test_the_page_asks_nothing_of_the_network():
+    reader = Reader(render([a_view(), silent()], "Two methods on digits"))
+    assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(reader.tags)
+    loads = [value for tag, key, value in reader.attributes if key in ("src", "href", "srcset", "data", "action")]
+    assert loads and all(value.startswith(("#", "data:image/png;base64,")) for value in loads)
+    assert not any(key.startswith("on") for _, key, _ in reader.attributes)
+    assert "http" not in page.CSS and "url(" not in page.CSS and "@import" not in page.CSS
+    assert len(reader.ids) == len(set(reader.ids))
+
+
+def test_headline_says_who_wins_and_who_leaks():
+    said = words(" ".join(page.headline([a_view(), silent()])))
+    assert said.startswith("Two runs were compared on digits , after 4 rounds.")
+    assert "FedHide(alpha=0.01, K=10) tells unseen classes apart best" in said and "94.1 %" in said
+    assert "FedUV shares no class vector" in said
+    assert "looks private by the paper's measure (9 %), but an adaptive attacker recovers 100 %" in said
+
+
+def test_headline_calls_near_results_level_and_ignores_the_collapsed():
+    close = silent(final={"p@1": 0.938})
+    best = a_view("Z", final={"p@1": 0.99, "spread": 0.99})
+    said = words(" ".join(page.headline([a_view(), close, best])))
+    assert "and FedUV tell unseen classes apart best, level" in said and "Z did not train" in said
+    assert "Z tells" not in said
+
+
+def test_sections_of_a_full_report():
+    views = [a_view(warnings=["low <b>batch</b>"]), silent(warnings=["collapse: mean cosine 0.99"])]
+    source = render(views, "T")
+    said = words(source)
+    for heading in (
+        "Results",
+        "Warnings",
+        "Accuracy against leakage",
+        "Training",
+        "Telling people apart",
+        "Who sees what",
+    ):
+        assert f"<h2>{heading}</h2>" in source
+    assert page.REMEDIES["collapsed"] in said and page.REMEDIES["gap"] in said and "low <b>batch</b>" in said
+    assert page.TWO_FIGURES in said and 'name = "fedhide"' in said and "what stands for it" in said
+    assert source.count("<figure>") == 1 + 2 + 3 + 2
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        [],
+        [RunView("bare", "fedhide")],
+        [a_view(history=[])],
+        [a_view(history=[{"round": 0, "loss": NAN, "p@1": NAN}, {"round": 1, "loss": math.inf}, {}])],
+        [a_view(roc={}), silent(picture=None)],
+        [a_view(roc={"unseen": ([0.0, NAN], [0.0, 1.0]), "seen": ([], [])})],
+        [a_view(roc={"unseen": ([0.0, 0.0, 1.0], [0.0, 1.0, 1.0])})],
+        [a_view(final={}), silent(final={"p@1": NAN, "eer": math.inf})],
+        [a_view(final={"p@1": 0.0, "leak": 0.0, "recovered": 0.0})],
+        [a_view(picture=Picture([], [], [], [], None))],
+        [a_view(method=f"m{i}", title=f"{i}") for i in range(14)],
+    ],
+)
+def test_missing_pieces_never_break_it(views, tmp_path):
+    source = write_report(views, tmp_path / "r.html", "T").read_text(encoding="utf-8")
+    assert source.endswith("</html>\n")
+    said = words(source.split("</style>")[1])
+    assert "nan" not in said.lower().replace("finance", "") and "None" not in said and " inf" not in said
+
+
+def test_a_diverged_run_is_said():
+    said = words(render([a_view(history=[{"round": 0, "loss": 1.0}, {"round": 1, "loss": NAN}])], "T"))
+    assert page.REMEDIES["diverged"] in said and "did not train" in said
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</style></svg><script>",
+    "' onmouseover='x",
+    "-->]]><b>",
+    "$\\frac{1}{$ & $$",
+    "\x00\x1b[31m\ud800\ufffe",
+    "</pre></details>&lt;script&gt;",
+]
+
+
+def with_words(word):
+    """Two runs that carry the word wherever a word can be."""
+    view = a_view(
+        title=word,
+        method=word,
+        left=[word],
+        wire=[(word, word, word, word), ("proxy", "up", "server", "x")],
+        warnings=[word, "collapse"],
+        recipe=word + ".",
+        facts={"data": word, word + "k": word},
+        roc={},
+    )
+    return [view, silent(roc={}, picture=None)]
+
+
+@functools.cache
+def skeleton_of_plain_words():
+    return skeleton(render(with_words("plain"), "plain"))
+
+
+def skeleton(source):
+    """The kinds of tags and attributes on a page: no word may add to them."""
+    reader = Reader(source)
+    return set(reader.tags), {(tag, key) for tag, key, _ in reader.attributes}
+
+
+def check_words(bad):
+    source = render(with_words(bad), bad)
+    source.encode("utf-8")
+    assert skeleton(source) == skeleton_of_plain_words()
+    shown = " ".join("".join(" " if c in "\n\r\t" else figures.clean(c) for c in bad).split())
+    assert shown in " ".join(" ".join(Reader(source).words).split())
+
+
+@pytest.mark.parametrize("bad", HOSTILE)
+def test_hostile_words_never_become_markup(bad):
+    check_words(bad)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(max_size=40))
+def test_words_never_become_markup(bad):
+    check_words(bad)
+
+
+@given(st.text())
+def test_escaped_words_hold_no_markup(bad):
+    safe = page.text(bad)
+    assert not set("<>\"'") & set(safe)
+    assert html.unescape(safe).count("&") == bad.count("&")
+    safe.encode("utf-8")
+
+
+def test_writing_is_atomic(tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    seen = {}
+    replace = os.replace
+
+    def spy(draft, target):
+        seen.update(old=path.read_text(), folder=os.path.dirname(draft), whole=Path(draft).read_text(encoding="utf-8"))
+        replace(draft, target)
+
+    monkeypatch.setattr(page.os, "replace", spy)
+    assert write_report([a_view(picture=None)], path, "T") == path
+    assert (
+        seen["old"] == "old" and seen["folder"] == str(tmp_path) and seen["whole"] == path.read_text(encoding="utf-8")
+    )
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_a_failed_write_leaves_the_old_report(tmp_path, monkeypatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    monkeypatch.setattr(page.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        write_report([silent(picture=None)], path, "T")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["report.html"]
+
+
+def test_six_runs_stay_small(tmp_path):
+    rng = np.random.default_rng(0)
+    emb = rng.normal(size=(5000, 16))
+    picture = project(emb, emb[:100], emb[100:200], label=np.arange(5000) % 100)
+    fpr = np.sort(rng.random(50_000))
+    views = [
+        a_view(f"run {i}", f"m{i}", picture=picture, roc={"unseen": (list(fpr), list(fpr**0.3))}) for i in range(6)
+    ]
+    assert write_report(views, tmp_path / "r.html", "T").stat().st_size < 2_000_000
