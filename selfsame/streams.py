@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+_SALT = 0x5851F42D
 _MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX2 = -7723592293110705685  # 0x94D049BB133111EB
 
@@ -32,6 +33,7 @@ def _wrap(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _name_to_int(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
 
@@ -59,7 +61,8 @@ class Stream:
     def bits(self, *shape: int) -> Tensor:
         """64 random bits a number: int64 of shape (M, *shape)."""
         count = math.prod(shape)
-        counter = torch.arange(1, count + 1, device=self.key_M.device) * _GOLDEN
+        # The xor keeps torch.compile from treating the product as an index, which may not exceed 64 bits.
+        counter = (torch.arange(count, device=self.key_M.device) ^ _SALT) * _GOLDEN
         return _mix(self.key_M[:, None] + counter).reshape(len(self.key_M), *shape)
 
     def uniform(self, *shape: int) -> Tensor:

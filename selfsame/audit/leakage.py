@@ -10,6 +10,7 @@ from torch import Tensor
 
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import unit
+from selfsame.methods.neighbours import nearest
 
 _BLOCK = 1 << 24  # cosines held at a time
 
@@ -17,20 +18,25 @@ _BLOCK = 1 << 24  # cosines held at a time
 def prototype_leakage(truth_RD: Tensor, exposed_RD: Tensor, row_S: Tensor | None = None) -> float:
     """The share of rows whose exposed vector lies closest to their own true vector, FedHide (17).
 
-    `row_S` restricts the exposed rows, not the true ones they are compared with. Nothing exposed differently: 1.
+    `row_S` restricts the exposed rows, not the true ones they are compared with. A zero row exposes nothing.
     """
     _check_pair(truth_RD, exposed_RD)
-    if torch.equal(truth_RD, exposed_RD):
-        return 1.0  # equal rows would otherwise be lost to ties where the prototypes have collapsed
     row_S = torch.arange(len(truth_RD), device=truth_RD.device) if row_S is None else row_S
-    return float((nearest(truth_RD, exposed_RD[row_S]) == row_S).double().mean())
+    seen_SD = exposed_RD[row_S]
+    same_S = (seen_SD == truth_RD[row_S]).all(1)  # ties must not hide it where the prototypes have collapsed
+    leaks_S = ((closest(truth_RD, seen_SD) == row_S) | same_S) & (seen_SD != 0).any(1)
+    return float(leaks_S.double().mean())
 
 
-def nearest(truth_RD: Tensor, query_SD: Tensor) -> Tensor:
+def closest(truth_RD: Tensor, query_SD: Tensor) -> Tensor:
     """The row of `truth_RD` with the largest cosine to each query, in blocks of bounded memory: shape (S,)."""
-    truth_RD, query_SD = unit(truth_RD.float()), query_SD.float()
     step = max(1, _BLOCK // len(truth_RD))
-    return torch.cat([(block @ truth_RD.T).argmax(1) for block in query_SD.split(step)])
+    found = [nearest(part.float(), truth_RD, 1, view=_unit_float)[1][:, 0] for part in query_SD.split(step)]
+    return torch.cat(found)
+
+
+def _unit_float(rows: Tensor) -> Tensor:
+    return unit(rows.float())
 
 
 def cosine_statistics(truth_RD: Tensor, exposed_RD: Tensor) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selfsame.audit.leakage import cosine_statistics, nearest, prototype_leakage
+from selfsame.audit.leakage import closest, cosine_statistics, prototype_leakage
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, pick, unit
 from selfsame.streams import Stream
@@ -51,19 +51,19 @@ def recover_fedhide(
     Rows of the client's own class (its own row alone if `class_of_N` is not given) cannot be among its neighbours. A
     proxy that (4) does not explain gets the candidate that comes closest.
     """
-    if not 0 < alpha <= 1 or neighbours < 1:
-        raise SelfsameError(f"recovery: expected 0 < alpha <= 1 and neighbours >= 1, got {alpha} and {neighbours}")
+    if not 0 <= alpha <= 1 or neighbours < 1:
+        raise SelfsameError(f"recovery: expected 0 <= alpha <= 1 and neighbours >= 1, got {alpha} and {neighbours}")
     if class_of_N is None:
         class_of_N = torch.arange(len(before_ND), device=before_ND.device)
     proxy_RD = unit(proxy_RD.double())
     class_R = class_of_N[own_row_R]
     size_C = torch.bincount(class_of_N, minlength=1)
     neighbours_R = (len(before_ND) - size_C[class_R]).clamp(max=neighbours)  # with few others, all of them are used
-    found_RD = proxy_RD.clone()  # with nobody to hide behind, or alpha = 1, the proxy is the prototype
+    found_RD = proxy_RD.clone()  # the answer for alpha = 1, and the best there is for alpha = 0 or without neighbours
     width = min(_SHORTLIST, len(before_ND)) + before_ND.shape[1]
     step = max(1, _MEMORY // (width * min(_SHORTLIST, len(before_ND))))
     for count in torch.unique(neighbours_R).tolist():
-        if count == 0 or alpha == 1:
+        if count == 0 or alpha in (0, 1):
             continue
         for row_M in torch.nonzero(neighbours_R == count)[:, 0].split(step):
             other_MN = class_R[row_M, None] != class_of_N
@@ -101,19 +101,24 @@ def audit(
     if exposed_RD is None:
         return Leakage(None, None, None, None, None, "nothing that stands for the owner leaves the device")
     truth_RD = method.truth(own, server, head)
-    paper = prototype_leakage(truth_RD, exposed_RD, _sampled(len(truth_RD), max(sample, _PAIRS // len(truth_RD)), stream))
+    paper = prototype_leakage(
+        truth_RD, exposed_RD, _sampled(len(truth_RD), max(sample, _PAIRS // len(truth_RD)), stream)
+    )
     mean, std = cosine_statistics(truth_RD, exposed_RD)
 
     attack = _ATTACKS.get(method.name)
-    if attack is None or torch.equal(truth_RD, exposed_RD):
+    if attack is None:
         return Leakage(paper, paper, mean, mean, std, "the server holds the vectors themselves")
     client_M = _sampled(world.clients, sample, stream.fold(1)).to(world.class_of_N.device)
     row_M = client_M if method.row == "client" else world.class_of_N[client_M]
     found_MD, closest_M, how = attack(
-        _Scene(method, own, server, truth_RD, exposed_RD, world, client_M, row_M, stream.fold(2).fold(client_M), reports)
+        _Scene(
+            method, own, server, truth_RD, exposed_RD, world, client_M, row_M, stream.fold(2).fold(client_M), reports
+        )
     )
-    cosine, _ = cosine_statistics(truth_RD[row_M].double(), found_MD)
-    return Leakage(paper, float((closest_M == row_M).double().mean()), cosine, mean, std, how)
+    cosine, _ = cosine_statistics(truth_RD[row_M], found_MD)
+    own_M = (closest_M == row_M) & (found_MD != 0).any(1)  # a zero vector is no finding
+    return Leakage(paper, float(own_M.double().mean()), cosine, mean, std, how)
 
 
 @dataclass(frozen=True)
@@ -149,13 +154,13 @@ def _attack_fedhide(scene: _Scene) -> tuple[Tensor, Tensor, str]:
     class_of_N = scene.world.class_of_N if scene.method.row == "client" else None
     found_MD = recover_fedhide(scene.report(0), scene.exposed_RD, scene.row_M, alpha, neighbours, class_of_N)
     how = "solved (4) for the prototype, given alpha, K and the public table before and after one report"
-    return found_MD, nearest(scene.truth_RD, found_MD), how
+    return found_MD, closest(scene.truth_RD, found_MD), how
 
 
 def _attack_noise(scene: _Scene) -> tuple[Tensor, Tensor, str]:
     found_MD = recover_by_averaging(torch.stack([scene.report(number) for number in range(scene.reports)]))
     how = f"averaged {scene.reports} reports made while the prototype stood"
-    return found_MD, nearest(scene.truth_RD, found_MD), how
+    return found_MD, closest(scene.truth_RD, found_MD), how
 
 
 def _attack_fedmetric(scene: _Scene) -> tuple[Tensor, Tensor, str]:
@@ -167,7 +172,8 @@ def _attack_fedmetric(scene: _Scene) -> tuple[Tensor, Tensor, str]:
     )
     found_MD = recover_by_averaging(centre_MD + scale * radius_M[:, None] * shift_TMD, directions=False)
     how = f"averaged {scene.reports} proxy centres made while the centre stood"
-    return found_MD, torch.cdist(found_MD, scene.truth_RD.double()).argmin(1), how
+    closest_M = torch.cat([torch.cdist(part, scene.truth_RD.double()).argmin(1) for part in found_MD.split(16)])
+    return found_MD, closest_M, how
 
 
 _ATTACKS = {
@@ -185,7 +191,7 @@ def _sampled(rows: int, limit: int, stream: Stream) -> Tensor:
     return stream.bits(rows)[0].argsort()[:limit].sort().values
 
 
-# The inverse of (4). With d the delegate of a subset S of table rows, s p = alpha w + (1 - alpha) d for the scale s that
+# The inverse of (4). With d the delegate of a subset S of table rows, s p = alpha w + (1 - alpha) d for a scale s that
 # (4) normalised away, and |w| = 1 leaves two candidates for s. Whether S is right shows in w itself: its nearest rows
 # must be S. All of this needs inner products only, so subsets are 0/1 rows S_ML over a Gram matrix of shortlisted rows.
 
@@ -194,11 +200,15 @@ def _sampled(rows: int, limit: int, stream: Stream) -> Tensor:
 class _Shortlist:
     """Inner products of each client's proxy with L table rows, and of these rows among themselves."""
 
-    row_MLD: Tensor
     proxy_ML: Tensor
     gram_MLL: Tensor
     alpha: float
     count: int  # neighbours in a subset
+
+    def __getitem__(self, row_A: Tensor) -> _Shortlist:
+        if len(row_A) == len(self.proxy_ML):
+            return self
+        return _Shortlist(self.proxy_ML[row_A], self.gram_MLL[row_A], self.alpha, self.count)
 
     def top(self, score_ML: Tensor) -> Tensor:
         """The best-scored rows as a subset."""
@@ -211,38 +221,42 @@ class _Shortlist:
 
     def greedy(self) -> Tensor:
         """A subset grown row by row, each time by the row that brings the delegate closest to the proxy."""
-        S_ML = torch.zeros_like(self.proxy_ML)
+        S_ML, dot_ML = torch.zeros_like(self.proxy_ML), torch.zeros_like(self.proxy_ML)
         length_ML = self.gram_MLL.diagonal(dim1=1, dim2=2)
+        every_M = torch.arange(len(S_ML), device=S_ML.device)
         for _ in range(self.count):
-            dot_ML, square_M, along_M = self.sums(S_ML)
-            square_ML = square_M[:, None] + 2 * dot_ML + length_ML
-            gain_ML = (along_M[:, None] + self.proxy_ML) / _root(square_ML)
-            S_ML = S_ML.scatter(1, gain_ML.masked_fill(S_ML > 0, -torch.inf).argmax(1, keepdim=True), 1.0)
+            square_ML = (dot_ML * S_ML).sum(1, keepdim=True) + 2 * dot_ML + length_ML
+            cosine_ML = ((self.proxy_ML * S_ML).sum(1, keepdim=True) + self.proxy_ML) / _root(square_ML)
+            best_M = cosine_ML.masked_fill(S_ML > 0, -torch.inf).argmax(1)
+            S_ML[every_M, best_M] = 1.0
+            dot_ML += self.gram_MLL[every_M, best_M]
         return S_ML
 
     def swap(self, S_ML: Tensor) -> Tensor:
         """The subset after the best exchanges of one row, while they bring the delegate closer to the proxy."""
-        S_ML, live_A = S_ML.clone(), torch.arange(len(S_ML), device=S_ML.device)
-        width = S_ML.shape[1]
+        S_ML, (dot_ML, square_M, along_M) = S_ML.clone(), self.sums(S_ML)
+        length_ML = self.gram_MLL.diagonal(dim1=1, dim2=2)
+        live_A = torch.arange(len(S_ML), device=S_ML.device)  # the clients whose last exchange helped
         for _ in range(3 * self.count):
-            part = _Shortlist(self.row_MLD, self.proxy_ML[live_A], self.gram_MLL[live_A], self.alpha, self.count)
-            S_AL = S_ML[live_A]
-            dot_AL, square_A, along_A = part.sums(S_AL)
-            out_AK = S_AL.topk(self.count, 1).indices
-            length_AL = part.gram_MLL.diagonal(dim1=1, dim2=2)
-            pair_AKL = part.gram_MLL.gather(1, out_AK[..., None].expand(-1, -1, width))
-            leave_AK = length_AL.gather(1, out_AK) - 2 * dot_AL.gather(1, out_AK)
-            enter_AL = length_AL + 2 * dot_AL
-            square_AKL = square_A[:, None, None] + leave_AK[..., None] + enter_AL[:, None] - 2 * pair_AKL
-            along_AKL = along_A[:, None, None] - part.proxy_ML.gather(1, out_AK)[..., None] + part.proxy_ML[:, None]
-            cosine_AKL = (along_AKL / _root(square_AKL)).masked_fill(S_AL[:, None] > 0, -torch.inf)
+            out_AK = S_ML[live_A].topk(self.count, 1).indices
+            row_A1 = live_A[:, None]
+            leave_AK = length_ML[row_A1, out_AK] - 2 * dot_ML[row_A1, out_AK]
+            enter_AL = length_ML[live_A] + 2 * dot_ML[live_A] + square_M[live_A, None]
+            square_AKL = leave_AK[..., None] + enter_AL[:, None] - 2 * self.gram_MLL[row_A1, out_AK]
+            enter_AL = self.proxy_ML[live_A] + along_M[live_A, None]
+            along_AKL = enter_AL[:, None] - self.proxy_ML[row_A1, out_AK][..., None]
+            cosine_AKL = (along_AKL / _root(square_AKL)).masked_fill(S_ML[live_A, None] > 0, -torch.inf)
             best_A, where_A = cosine_AKL.flatten(1).max(1)
-            better_A = best_A > along_A / _root(square_A) + 1e-12
+            better_A = best_A > along_M[live_A] / _root(square_M[live_A]) + 1e-12
             if not better_A.any():
                 break
-            live_A, where_A, out_AK = live_A[better_A], where_A[better_A], out_AK[better_A]
-            S_ML[live_A, out_AK.gather(1, (where_A // width)[:, None])[:, 0]] = 0.0
-            S_ML[live_A, where_A % width] = 1.0
+            live_A, where_A = live_A[better_A], where_A[better_A]
+            in_A = where_A % S_ML.shape[1]
+            out_A = out_AK[better_A].gather(1, (where_A // S_ML.shape[1])[:, None])[:, 0]
+            S_ML[live_A, out_A], S_ML[live_A, in_A] = 0.0, 1.0
+            dot_ML[live_A] += self.gram_MLL[live_A, in_A] - self.gram_MLL[live_A, out_A]
+            along_M[live_A] += self.proxy_ML[live_A, in_A] - self.proxy_ML[live_A, out_A]
+            square_M[live_A] = (dot_ML[live_A] * S_ML[live_A]).sum(1)
         return S_ML
 
     def solve(self, S_ML: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -256,7 +270,7 @@ class _Shortlist:
         length_2M = _root(scale_2M**2 - 2 * keep * scale_2M * cosine_M + keep**2)
         near_2ML = scale_2M[..., None] * self.proxy_ML - keep * dot_ML / _root(square_M)[:, None]
         near_2ML = near_2ML / length_2M[..., None]
-        # The nearest rows of w should be S. The shortfall, unlike the proxy made from w again, hardly moves when
+        # The nearest rows of w should be S. Their shortfall, unlike the proxy made from w again, hardly moves when
         # rounding makes two rows of nearly equal cosine change places.
         shortfall_2M = near_2ML.topk(self.count, 2).values.sum(2) - (near_2ML * S_ML).sum(2)
         fault_2M = shortfall_2M + (-inside_M).clamp(min=0) / self.alpha**2
@@ -268,49 +282,60 @@ class _Shortlist:
 
 
 def _search(proxy_MD: Tensor, table_ND: Tensor, other_MN: Tensor, alpha: float, count: int) -> Tensor:
-    """The best candidate prototype of each client over a few shortlists."""
+    """The best candidate prototype of each client: the first shortlist is near the proxy, the next near the last w."""
     found_MD = proxy_MD.clone()
     fault_M = torch.full_like(proxy_MD[:, 0], torch.inf)
-    short = min(max(_SHORTLIST, 4 * count), int(other_MN.sum(1).min()))
-    for _ in range(_ATTEMPTS):
-        row_A = torch.nonzero(fault_M > 1e-5 / alpha)[:, 0]  # those not explained yet
+    others_M = other_MN.sum(1)
+    fewest, most = int(others_M.min()), int(others_M.max())
+    short = min(max(_SHORTLIST, 4 * count), fewest)
+    for _ in range(_ATTEMPTS if short < most else 1):
+        row_A = torch.nonzero(fault_M > _explained(alpha))[:, 0]
         if not len(row_A):
             break
         near_AN = (found_MD[row_A].to(table_ND.dtype) @ table_ND.T).masked_fill(~other_MN[row_A], -torch.inf)
         list_AL = near_AN.topk(short, 1).indices
         new_AD, new_A = _best_candidate(proxy_MD[row_A], table_ND[list_AL].double(), alpha, count)
-        if short < int(other_MN.sum(1).max()):  # a nearer row outside the shortlist is a fault as well
+        if short < most:  # a nearer row outside the shortlist is a fault as well
             near_AN = (new_AD.to(table_ND.dtype) @ table_ND.T).masked_fill(~other_MN[row_A], -torch.inf)
-            inside_AL = near_AN.gather(1, list_AL)
-            new_A = new_A + (near_AN.topk(count, 1).values - inside_AL.topk(count, 1).values).sum(1).double()
+            inside_AK = near_AN.gather(1, list_AL).topk(count, 1).values
+            new_A = new_A + (near_AN.topk(count, 1).values - inside_AK).sum(1).double()
         better_A = new_A < fault_M[row_A]
         found_MD[row_A[better_A]], fault_M[row_A[better_A]] = new_AD[better_A], new_A[better_A]
-        if not better_A.any() or short == table_ND.shape[0] - 1:
-            break
     return found_MD
 
 
 def _best_candidate(proxy_MD: Tensor, row_MLD: Tensor, alpha: float, count: int) -> tuple[Tensor, Tensor]:
-    """The prototype whose proxy would be `proxy_MD`, rows of the shortlist in order of promise, and its fault."""
+    """The prototype that best explains each proxy and its fault, for shortlists in order of promise."""
     proxy_ML = (row_MLD @ proxy_MD[..., None])[..., 0]
-    short = _Shortlist(row_MLD, proxy_ML, row_MLD @ row_MLD.mT, alpha, count)
-    promise_ML = torch.arange(proxy_ML.shape[1], 0, -1, device=proxy_ML.device).expand_as(proxy_ML)
-    first_ML, greedy_ML = short.top(promise_ML), short.greedy()
-    best_ML, best_M, scale_M = greedy_ML, torch.full_like(proxy_ML[:, 0], torch.inf), torch.ones_like(proxy_ML[:, 0])
-    for S_ML in (short.swap(greedy_ML), short.swap(first_ML), greedy_ML, first_ML):
-        for _ in range(_FIXED_POINT):
-            scale_2M, near_2ML, fault_2M = short.solve(S_ML)
-            fault_M, root_M = fault_2M.min(0)
-            better_M = fault_M < best_M
-            best_ML = torch.where(better_M[:, None], S_ML, best_ML)
-            scale_M = torch.where(better_M, scale_2M.gather(0, root_M[None])[0], scale_M)
-            best_M = torch.where(better_M, fault_M, best_M)
-            chosen_ML = near_2ML.gather(0, root_M[None, :, None].expand(1, *S_ML.shape))[0]
-            S_ML, previous_ML = short.top(chosen_ML), S_ML
-            if torch.equal(S_ML, previous_ML):
+    short = _Shortlist(proxy_ML, row_MLD @ row_MLD.mT, alpha, count)
+    first_ML = torch.zeros_like(proxy_ML)
+    first_ML[:, :count] = 1.0
+    greedy_ML = short.greedy()
+    best_ML, scale_M = greedy_ML.clone(), torch.ones_like(proxy_ML[:, 0])
+    fault_M = torch.full_like(scale_M, torch.inf)
+    for start_ML, swapped in ((greedy_ML, True), (first_ML, True), (greedy_ML, False), (first_ML, False)):
+        row_A = torch.nonzero(fault_M > _explained(alpha))[:, 0]
+        if not len(row_A):
+            break
+        part = short[row_A]
+        S_AL = part.swap(start_ML[row_A]) if swapped else start_ML[row_A]
+        for _ in range(_FIXED_POINT):  # S becomes the nearest rows of the w it gives
+            scale_2A, near_2AL, fault_2A = part.solve(S_AL)
+            new_A, root_A = fault_2A.min(0)
+            better_A = new_A < fault_M[row_A]
+            at = row_A[better_A]
+            best_ML[at], fault_M[at] = S_AL[better_A], new_A[better_A]
+            scale_M[at] = scale_2A.gather(0, root_A[None])[0, better_A]
+            last_AL, S_AL = S_AL, part.top(near_2AL[root_A, torch.arange(len(row_A), device=row_A.device)])
+            if torch.equal(S_AL, last_AL):
                 break
     delegate_MD = unit((best_ML[:, None] @ row_MLD)[:, 0])
-    return unit(scale_M[:, None] * proxy_MD - (1 - alpha) * delegate_MD), best_M
+    return unit(scale_M[:, None] * proxy_MD - (1 - alpha) * delegate_MD), fault_M
+
+
+def _explained(alpha: float) -> float:
+    """The fault that rounding a float32 report may leave."""
+    return 1e-5 / alpha
 
 
 def _root(square: Tensor) -> Tensor:

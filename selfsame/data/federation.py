@@ -84,10 +84,12 @@ class Federation:
     def scale(self, raw: Tensor) -> Tensor:
         """Raw samples (..., *shape) as the network wants them: float, channel-wise standardised."""
         x = raw.to(torch.float32) / 255.0 if raw.dtype == torch.uint8 else raw
-        view = (-1, *(1 for _ in self.shape[1:]))
-        mean = torch.tensor(self.mean, dtype=x.dtype, device=x.device).reshape(view)
-        std = torch.tensor(self.std, dtype=x.dtype, device=x.device).reshape(view)
+        mean, std = (self._channels(values, x) for values in (self.mean, self.std))
         return (x - mean) / std
+
+    def _channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
+        """One number a channel, made on the device: a copy from the CPU could not be captured in a CUDA graph."""
+        return torch.cat([like.new_full((1,), value) for value in values]).reshape(-1, *(1 for _ in self.shape[1:]))
 
 
 def from_classes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,25 @@ def _fetch(
     return Batch(augment(x, change, stream).to(dtype), good.to(dtype))
 
 
+def step_batch(
+    federation: Federation,
+    client_M: Tensor,
+    longest: int,
+    local: LocalPart,
+    change: AugmentPart,
+    seed: int,
+    round: int | Tensor,
+    step: int,
+    dtype: torch.dtype,
+) -> Batch:
+    """The batch of one local step: different samples of each client, drawn at random."""
+    count_M = federation.count_N[client_M]
+    stream = Stream.named(seed, "batch", client_M, round, step)
+    index_MB, good_MB = _order(count_M, longest, stream, min(local.batch, longest))
+    noise = Stream.named(seed, "augment", client_M, round, step)
+    return _fetch(federation, client_M, index_MB, good_MB, change, noise, dtype)
+
+
 def steps_a_round(local: LocalPart, longest: int) -> int:
     """Local SGD steps in a round, for the client with most samples."""
     if local.epochs:
@@ -62,12 +81,17 @@ def local_batches(
     seed: int,
     round: int | Tensor,
     dtype: torch.dtype,
+    draw: Callable[..., Batch] = step_batch,
 ) -> Iterator[Batch]:
     """One batch for each local step; `longest` bounds the samples of any client in the cohort.
 
-    Steps: each batch holds different samples of the client, drawn at random. Epochs: passes in random order; the last
-    batch of a pass may be short, and a client that has finished its pass gets empty batches until the others have.
+    Steps: see `step_batch`, of which `draw` may be a compiled copy. Epochs: passes in random order; the last batch of a
+    pass may be short, and a client that has finished its pass gets empty batches until the others have.
     """
+    if not local.epochs:
+        for step in range(local.steps):
+            yield draw(federation, client_M, longest, local, change, seed, round, step, dtype)
+        return
     count_M = federation.count_N[client_M]
     size = min(local.batch, longest)
     step = 0
@@ -79,8 +103,3 @@ def local_batches(
             noise = Stream.named(seed, "augment", client_M, round, step)
             yield _fetch(federation, client_M, index_ML[:, part], good_ML[:, part], change, noise, dtype)
             step += 1
-    for step in range(0 if local.epochs else local.steps):
-        stream = Stream.named(seed, "batch", client_M, round, step)
-        index_MB, good_MB = _order(count_M, longest, stream, size)
-        noise = Stream.named(seed, "augment", client_M, round, step)
-        yield _fetch(federation, client_M, index_MB, good_MB, change, noise, dtype)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from selfsame.engine import server
 from selfsame.engine.batches import Batch, local_batches, steps_a_round
 from selfsame.engine.state import Problem, State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
@@ -39,12 +38,11 @@ def derivatives(
     A client whose batch is empty (it has finished its pass) contributes nothing. In the stacked path head has a row a
     client; in the fused path head is shared and its derivative is left to `head_derivative`.
     """
-    method = problem.method
-    learned = {name: mine[name].detach().requires_grad_() for name in method.learns}
+    learned = {name: mine[name].detach().requires_grad_() for name in problem.method.learns}
     stacked_head = {name: value.detach().requires_grad_() for name, value in head.items()}
     emb = emb_MBD.detach().requires_grad_()
     with torch.enable_grad():
-        loss_M = method.loss(emb, batch.mask_MB, {**mine, **learned}, sent, stacked_head, who)
+        loss_M = problem.tools.loss(emb, batch.mask_MB, {**mine, **learned}, sent, stacked_head, who)
         loss_M = loss_M * batch.mask_MB.any(1)
         wanted = [emb, *learned.values(), *stacked_head.values()]
         grads = torch.autograd.grad(loss_M.sum(), wanted, allow_unused=True, materialize_grads=True)
@@ -78,13 +76,14 @@ def run_round(
     sent = method.send(state.server, who)
     method.wire.check_down(sent)
     batches = local_batches(
-        problem.federation, client_M, problem.longest, recipe.local, recipe.augment, recipe.run.seed, number, model.dtype
+        problem.federation, client_M, problem.longest, recipe.local, recipe.augment, recipe.run.seed, number, model.dtype,
+        problem.tools.draw,
     )
     work = _fused_steps if fused(problem) else _stacked_steps
     loss_M, mine, emb_MBD, mask_MB, finish = work(problem, state, own, sent, who, lr, batches)
 
     reports = problem.stream("report", client_M, number)
-    stays, leaves = method.report(mine, sent, who, emb_MBD, mask_MB, reports)
+    stays, leaves = problem.tools.report(mine, sent, who, emb_MBD, mask_MB, reports)
     method.wire.check_up(leaves, {**own, **mine, **stays})
     good_M = finite_rows(loss_M, *stays.values(), *leaves.values())
     weight_M, delta_P = finish(good_M)
@@ -95,7 +94,7 @@ def run_round(
         put_rows(state.own[name], client_M, rows, answered.alive_M)
     method.absorb(state.server, leaves, answered, weight_M, lr, problem.server_stream("absorb", number))
     if delta_P is not None:
-        server.step(recipe.server, state.optim, state.theta_P, delta_P, lr, server_lr)
+        problem.tools.server_step(recipe.server, state.optim, state.theta_P, delta_P, lr, server_lr)
     return (torch.where(answered.alive_M, loss_M, 0) * weight_M).sum()
 
 

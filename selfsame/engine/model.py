@@ -59,14 +59,14 @@ class Model:
             )
         self.device, self.dtype, self.autocast = torch.device(device), dtype, autocast
         first = {f"net.{name}": p.detach() for name, p in net.named_parameters()}
-        self.net_count = len(first)
         first |= {f"head.{name}": value for name, value in head.items()}
         self.layout = Layout.of(first)
         self.first_theta = self.layout.flatten(first).to(device=self.device, dtype=dtype)
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
-        self._fast: Callable[[Tensor, Tensor], Tensor] = self.embed_eager
-        if compile:
-            self._fast = torch.compile(self.embed_eager, dynamic=False)
+        self.compiled = compile
+        self._fast: Callable[[Tensor, Tensor], Tensor] = (
+            torch.compile(self.embed_eager, dynamic=False) if compile else self.embed_eager
+        )
 
     @property
     def parameters(self) -> int:

@@ -30,6 +30,7 @@ class Engine:
         if self.graphs:
             return self._replay(state, plan, tick)
         step = reference.run_round if self.name == "reference" else cohort.run_round
+        compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
         losses = []
         for t in range(len(plan)):
@@ -37,7 +38,7 @@ class Engine:
                 losses.append(
                     step(
                         self.problem, state, here.client_TM[t], here.alive_TM[t], here.lr_T[t], here.server_lr_T[t],
-                        plan.first + t,
+                        torch.tensor(plan.first + t) if compiled else plan.first + t,
                     )
                 )
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -9,10 +10,26 @@ from torch import Tensor
 
 from selfsame.data.federation import Federation
 from selfsame.engine import server
+from selfsame.engine.batches import Batch, step_batch
 from selfsame.engine.model import Model
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.recipe import Recipe
 from selfsame.streams import Stream
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The pure pieces of a round that gain from compilation: as they are, or compiled."""
+
+    draw: Callable[..., Batch]
+    loss: Callable[..., Tensor]
+    report: Callable[..., tuple[Fields, Fields]]
+    server_step: Callable[..., None]
+
+    @staticmethod
+    def of(method: LocalLoss, compile: bool) -> Tools:
+        pieces = (step_batch, method.loss, method.report, server.step)
+        return Tools(*(torch.compile(piece, dynamic=False) for piece in pieces) if compile else pieces)
 
 
 @dataclass(frozen=True)
@@ -25,15 +42,13 @@ class Problem:
     federation: Federation
     world: World
     longest: int  # samples of the client with most
-    several: bool  # whether some class is held by several clients
+    tools: Tools
 
     @staticmethod
     def of(recipe: Recipe, method: LocalLoss, model: Model, federation: Federation, world: World) -> Problem:
-        placed = federation.to(model.device)
         longest = int(federation.count_N.max())
-        return Problem(
-            recipe, method, model, placed, world.to(model.device), longest, world.several_clients_a_class()
-        )
+        tools = Tools.of(method, model.compiled)
+        return Problem(recipe, method, model, federation.to(model.device), world.to(model.device), longest, tools)
 
     def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
         return Cohort(client_M, self.world.class_of_N[client_M], alive_M)
