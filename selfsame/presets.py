@@ -44,7 +44,25 @@ DATA: dict[str, Tables] = {
     },
 }
 
-METHOD: dict[tuple[str, str], Tables] = {}
+_SMALL_STEPS: Tables = {  # FedMetric's loss has no scale of its own, so momentum and decay do it harm
+    "method": {"squared": False, "reduction": "mean", "radius": "before"},
+    "local": {"lr": 0.03},
+    "server": {"optimiser": "average", "weight_decay": 0.0},
+}
+
+METHOD: dict[tuple[str, str], Tables] = {
+    ("digits", "feduv"): {"method": {"code_length": 63}},
+    ("digits", "feduv-negative"): {"method": {"code_length": 63}},
+    ("digits", "fedhide"): {"method": {"alpha": 0.01, "neighbours": 5}},
+    ("digits", "deepsvdd"): {
+        "net": {"bias": False},
+        "local": {"lr": 0.01},
+        "server": {"optimiser": "average", "weight_decay": 0.0},
+    },
+    ("digits", "fedmetric"): _SMALL_STEPS,
+    ("digits", "fedmetric-true"): _SMALL_STEPS,
+    ("digits", "fedmetric-pos"): {**_SMALL_STEPS, "method": {"reduction": "mean"}},
+}
 
 
 def preset(method: str, data: str) -> Tables:

@@ -92,7 +92,7 @@ class Run:
             keep = seen.y < world.classes
             seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
         found = evaluate(method, self.embed, class_templates(method, truth, world), seen, federation.unseen, curves)
-        found.figures["alike"] = alikeness(self.embed, seen) if len(seen.x) else None
+        found.figures["alike"] = alikeness(self.embed, seen) if len(seen.x) and method.by_angle else None
         return found
 
     def _evaluate_alone(self, truth_ND: Tensor, curves: bool) -> Evaluation:
@@ -143,11 +143,12 @@ class Run:
         return record
 
     def _judge(self, record: Record) -> None:
-        alike = record.get("alike")
-        if self.done and alike is not None and alike > COLLAPSED:
+        alike, right, classes = record.get("alike"), record.get("p@1"), self.problem.world.classes
+        blind = classes >= 5 and right is not None and right <= 2 / classes
+        if self.done and (blind or (alike is not None and alike > COLLAPSED)):
+            near = "" if alike is None else f"samples of different classes have a mean cosine of {alike:.3f}, "
             self.warnings.append(
-                f"collapsed: samples of different classes have a mean cosine of {alike:.3f}, so the network tells "
-                "nobody apart. Use a method that pushes classes apart (fedaws, fedhide, feduv), or raise its weight "
+                f"collapsed: {near}P@1 is {100 * (right or 0):.1f} % and chance {100 / classes:.1f} %. Use a method that pushes classes apart (fedaws, fedhide, feduv), or raise its weight "
                 "(fedaws: spread_weight, fedhide and fedmetric: negative_weight)"
             )
         if self.done and record["refused"]:

@@ -121,9 +121,14 @@ class LocalLoss(ABC):
         """What somebody other than the owner sees in place of each row of `truth`, or None if nothing."""
         return None
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether vectors are compared by their directions alone."""
+        return True
+
     def place(self, x: Tensor) -> Tensor:
         """A vector where it is compared with others: at unit length, unless the method compares by distance."""
-        return unit(x)
+        return unit(x) if self.by_angle else x
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         """How well each sample fits each template, larger is closer: shape (S, T). Cosine unless overridden."""

@@ -59,8 +59,9 @@ class DeepSVDD(LocalLoss):
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["centre"]
 
-    def place(self, x: Tensor) -> Tensor:
-        return x
+    @property
+    def by_angle(self) -> bool:
+        return False
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         return -(torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist") ** 2)

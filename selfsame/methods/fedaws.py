@@ -50,11 +50,13 @@ class ClassEmbedding(LocalLoss):
 
     positive_margin: float = 0.9  # the cosine from which a sample counts as close enough, (23); cosine only
     distance: str = "cosine"  # (11) on unit vectors, or "euclidean" on vectors as they are
+    first_length: float = 0.0  # of each class embedding before training; 0: as drawn from N(0, I), about sqrt(D)
 
     def __post_init__(self) -> None:
         self._require(
             self.distance in ("cosine", "euclidean"), "distance must be 'cosine' or 'euclidean'", self.distance
         )
+        self._require(self.first_length >= 0, "first_length must be 0 or more", self.first_length)
         self._require(-1 < self.positive_margin <= 1, "positive_margin must lie in (-1, 1]", self.positive_margin)
 
     def _require(self, good: bool, message: str, got: object) -> None:
@@ -62,7 +64,8 @@ class ClassEmbedding(LocalLoss):
             raise SelfsameError(f"{self.name}: {message}, got {got!r}")
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
-        return {"class_embedding": normal_rows(world.classes, world.dim, stream)}
+        rows_CD = normal_rows(world.classes, world.dim, stream)
+        return {"class_embedding": self.first_length * unit(rows_CD) if self.first_length else rows_CD}
 
     def send(self, server: Fields, who: Cohort) -> Fields:
         """Step 4: each client gets the embedding of its own class and of no other."""
@@ -101,8 +104,9 @@ class ClassEmbedding(LocalLoss):
         """The server sees every class embedding as it is."""
         return server["class_embedding"]
 
-    def place(self, x: Tensor) -> Tensor:
-        return x if self.distance == "euclidean" else super().place(x)
+    @property
+    def by_angle(self) -> bool:
+        return self.distance == "cosine"
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         if self.distance == "euclidean":

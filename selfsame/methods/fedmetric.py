@@ -1,8 +1,12 @@
 """FedMetric: clients pull their samples to a centre and push them out of hyperspheres that stand for the others.
 
-Embeddings are Euclidean and unnormalised. Three variants, as the paper compares them: `FedMetric` shares a proxy
+Distances are Euclidean. Three variants, as the paper compares them: `FedMetric` shares a proxy
 hypersphere that contains the true one, `FedMetricTrue` shares the true one (the upper bound, not private), and
 `FedMetricPos` shares nothing beside the network.
+
+The loss has no scale of its own: margins grow and shrink with the radii. With the hinge of (6) squared, a large scale runs
+away and a small one shrinks; with the plain hinge of Algorithm 1 both terms are proportional to the scale and the
+embeddings shrink towards a point while their order, all that AUROC sees, keeps improving. Presets choose that.
 
 What a proxy hides is less than section 3.2 suggests. Whoever knows s reads R = M / (1 + s) from the margin, and then
 the centre lies on a sphere of known radius around the proxy centre, not anywhere in the ball; and every round draws a
@@ -31,6 +35,7 @@ class _Hyperspheres(LocalLoss):
     """The centre, the positive loss (5) and the verification of all three variants."""
 
     reduction: str = "sum"  # over the samples of a batch: "sum" as (5) and (6) print it, or "mean"
+    unit_length: bool = False  # whether embeddings are brought to unit length first; the text does not say
 
     paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
 
@@ -40,24 +45,29 @@ class _Hyperspheres(LocalLoss):
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss."""
         count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
-        return {"centre": ((emb_MBD * mask_MB[..., None]).sum(1) / count_M1).detach()}
+        return {"centre": ((self.place(emb_MBD) * mask_MB[..., None]).sum(1) / count_M1).detach()}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """(5)"""
-        return self._over_samples(length(emb_MBD - mine["centre"][:, None]), mask_MB)
+        return self._over_samples(length(self.place(emb_MBD) - mine["centre"][:, None]), mask_MB)
 
     def _over_samples(self, value_MB: Tensor, mask_MB: Tensor) -> Tensor:
         total_M = (value_MB * mask_MB).sum(1)
         return total_M if self.reduction == "sum" else total_M / mask_MB.sum(1).clamp(min=1)
 
+    @property
+    def by_angle(self) -> bool:
+        return False
+
     def place(self, x: Tensor) -> Tensor:
-        return x
+        return unit(x) if self.unit_length else x
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
+        """Minus the distance; templates are centres and lie where they are, inside the unit sphere."""
+        return -torch.cdist(self.place(emb_SD), template_TD, compute_mode="donot_use_mm_for_euclid_dist")
 
     def template(self, emb_SD: Tensor) -> Tensor:
-        return emb_SD.mean(0)
+        return self.place(emb_SD).mean(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +94,15 @@ class _Repelling(_Hyperspheres):
         self, emb_MBD: Tensor, mask_MB: Tensor, centre_ND: Tensor, margin_N: Tensor, class_N: Tensor, who: Cohort
     ) -> Tensor:
         """(6). A client that has not reported has margin 0, and max(0, 0 - d) is 0: no other test is needed."""
-        hinge_MBN = (margin_N.to(emb_MBD.dtype) - pairwise(emb_MBD, centre_ND.to(emb_MBD.dtype))).clamp(min=0)
+        hinge_MBN = (margin_N.to(emb_MBD.dtype) - pairwise(self.place(emb_MBD), centre_ND.to(emb_MBD.dtype))).clamp(min=0)
         if self.squared:
             hinge_MBN = hinge_MBN**2
         other_MN = who.class_M[:, None] != class_N[None, :]
         return self._over_samples((hinge_MBN * other_MN[:, None]).sum(2), mask_MB)
 
-    @staticmethod
-    def _true_radius(mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
+    def _true_radius(self, mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
         """R^k of Algorithm 1: the largest distance of a sample to the centre."""
-        return (length(emb_MBD - mine["centre"][:, None]) * mask_MB).amax(1)
+        return (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
 
 
 @dataclass(frozen=True)

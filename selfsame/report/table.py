@@ -23,8 +23,9 @@ HEADINGS = (
     "Seconds",
 )
 NOTE = (
-    "P@1, AUROC and EER on classes unseen in training. Leakage is FedHide's measure (17); recovered is the share of "
-    "true prototypes that an attacker who knows the method gets back."
+    "P@1 on test samples of the training classes; AUROC and EER on pairs of samples of classes unseen in training. "
+    "Leakage is FedHide's measure (17); recovered is the share of true prototypes that an attacker who knows the method "
+    "gets back."
 )
 
 
