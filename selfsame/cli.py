@@ -30,7 +30,9 @@ PathTo = Annotated[Path | None, typer.Option("--path", help="Folder with the dat
 Settings = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Any recipe value, e.g. local.lr=0.05; a bare key is the method's: alpha=0.1."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any recipe value, e.g. local.lr=0.05; a bare key is the method's: alpha=0.1.",
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Training rounds.")]
@@ -49,7 +51,11 @@ DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
 
 
 def _layers(
-    method: str | None, data: str | None, path: Path | None, base: Path | None, overrides: dict[str, Any],
+    method: str | None,
+    data: str | None,
+    path: Path | None,
+    base: Path | None,
+    overrides: dict[str, Any],
     settings: list[str] | None,
 ) -> dict[str, Any]:
     """The recipe's tables: preset or file, then options, then --set."""
@@ -108,7 +114,9 @@ def _carry_on(run: Run, quiet: bool, label: str = "") -> RunView:
         task = progress.add_task(label or run.title, total=run.recipe.run.rounds, completed=run.state.round, now="")
 
         def tick(rounds: int, record: dict[str, Any] | None) -> None:
-            progress.update(task, advance=rounds, **({"now": _describe(record)} if record else {}))
+            progress.update(task, advance=rounds)
+            if record is not None:
+                progress.update(task, now=_describe(record))
 
         carry_on(run, tick)
     shown = view(run)
@@ -161,7 +169,9 @@ def train(
     overrides = {
         "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
     }  # fmt: skip
-    tables = _layers(method, None if recipe is not None and data == "digits" else data, path, recipe, overrides, settings)
+    tables = _layers(
+        method, None if recipe is not None and data == "digits" else data, path, recipe, overrides, settings
+    )
     run = start(_recipe(tables), out or _new_folder(f"{method}-{tables.get('data', {}).get('name', data)}"))
     assert run.folder is not None
     shown = _carry_on(run, quiet)
@@ -230,10 +240,8 @@ def resume(
     from selfsame.summary import read_view
 
     current = load_run(run)
-    if current.done and (run / "result.json").is_file():
-        shown = read_view(run)
-    else:
-        shown = _carry_on(current, quiet)
+    finished = current.done and (run / "result.json").is_file()
+    shown = read_view(run) if finished else _carry_on(current, quiet)
     _show([shown], run / "report.html", f"{current.title} on {current.problem.federation.name}")
     if not current.done:
         raise typer.Exit(1)
@@ -349,11 +357,11 @@ def data(
             table.add_row(key, entry.wants, f"{entry.net}, {entry.width}-d", options)
         console.print(table)
         return
-    options = {}
+    chosen: dict[str, Any] = {}
     for setting in settings or []:
-        keys, value = parse_setting(setting)
-        options[keys[-1]] = value
-    found = load(name, path, **options)
+        keys, given = parse_setting(setting)
+        chosen[keys[-1]] = given
+    found = load(name, path, **chosen)
     table = Table("what", "value", title=name)
     count = found.count_N
     for key, value in (

@@ -180,7 +180,7 @@ class Recipe:
     title: str = ""
 
 
-PARTS: dict[str, type] = {k: v for k, v in get_type_hints(Recipe).items() if dataclasses.is_dataclass(v)}
+PARTS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Recipe).items() if kind is not str}
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

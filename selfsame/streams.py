@@ -2,7 +2,8 @@
 
 A stream is a 64-bit key for each client of a cohort. Draws hash the key with a counter (splitmix64), so they need no
 generator state: a client gets the same numbers alone, inside a cohort of thousands, in any order, on CPU and CUDA, and
-inside a captured CUDA graph whose round number is a tensor. For simulation only: secrets come from the system's generator.
+inside a captured CUDA graph whose round number is a tensor. For simulation only: secrets come from the
+system's generator.
 """
 
 from __future__ import annotations

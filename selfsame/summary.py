@@ -58,7 +58,9 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         wire=wire_rows(run),
         seconds=run.seconds,
         roc=drawn,
-        picture=_picture(run, how) if picture and run.history and not any("diverged" in w for w in run.warnings) else None,
+        picture=_picture(run, how)
+        if picture and run.history and not any("diverged" in w for w in run.warnings)
+        else None,
         warnings=run.warnings,
         recipe=to_toml(run.recipe),
         facts=facts,

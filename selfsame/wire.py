@@ -56,7 +56,9 @@ class Wire:
         for name, value in leaves.items():
             where = hidden.get(value.untyped_storage().data_ptr())
             if where is not None and value.numel():
-                raise SelfsameError(f"wire: field {name!r} is the private field {where!r}, which never leaves the device")
+                raise SelfsameError(
+                    f"wire: field {name!r} is the private field {where!r}, which never leaves the device"
+                )
 
     def check_down(self, sent: Mapping[str, Tensor]) -> None:
         """Refuse a message to a client that carries anything but the declared fields."""
@@ -69,5 +71,7 @@ def finite_rows(*tensors: Tensor) -> Tensor:
     good = torch.ones(len(tensors[0]), dtype=torch.bool, device=tensors[0].device)
     for tensor in tensors:
         if tensor.is_floating_point():
-            good = good & torch.isfinite(tensor).flatten(1).all(1) if tensor.dim() > 1 else good & torch.isfinite(tensor)
+            good = (
+                good & torch.isfinite(tensor).flatten(1).all(1) if tensor.dim() > 1 else good & torch.isfinite(tensor)
+            )
     return good

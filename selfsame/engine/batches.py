@@ -38,7 +38,12 @@ def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Te
 
 
 def _fetch(
-    federation: Federation, client_M: Tensor, index: Tensor, good: Tensor, change: AugmentPart, stream: Stream,
+    federation: Federation,
+    client_M: Tensor,
+    index: Tensor,
+    good: Tensor,
+    change: AugmentPart,
+    stream: Stream,
     dtype: torch.dtype,
 ) -> Batch:
     index = torch.where(good, index, 0)

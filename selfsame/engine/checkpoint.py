@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with the whole state, written atomically, read with every name and shape checked."""
+"""Checkpoints: one safetensors file with the whole state, written atomically, read with everything checked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ def write_atomically(path: Path, data: bytes) -> None:
 def save_state(state: State, path: Path) -> None:
     """Write the state to `path`."""
     tensors = {name: value.detach().to("cpu").contiguous() for name, value in state.tensors().items()}
-    meta = {"format": FORMAT, "round": str(state.round), "present": str(state.present), "losses": json.dumps(state.losses)}
+    meta = {
+        "format": FORMAT,
+        "round": str(state.round),
+        "present": str(state.present),
+        "losses": json.dumps(state.losses),
+    }
     write_atomically(path, save(tensors, metadata=meta))
 
 

@@ -17,7 +17,6 @@ from selfsame.engine.state import Problem, State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.wire import finite_rows
 
-
 # (loss_M, working fields, last batch embedded, its mask, and what turns "whose values are finite" into the weights and
 # theta minus the weighted mean of the clients' thetas)
 Work = tuple[Tensor, Fields, Tensor, Tensor, Callable[[Tensor], tuple[Tensor, Tensor | None]]]
@@ -66,7 +65,12 @@ def normalised(problem: Problem, who: Cohort, good_M: Tensor) -> Tensor:
 
 
 def run_round(
-    problem: Problem, state: State, client_M: Tensor, alive_M: Tensor, lr: Tensor, server_lr: Tensor,
+    problem: Problem,
+    state: State,
+    client_M: Tensor,
+    alive_M: Tensor,
+    lr: Tensor,
+    server_lr: Tensor,
     number: int | Tensor,
 ) -> Tensor:
     """One round on `state`, in place; returns the mean loss of the clients that answered."""
@@ -76,7 +80,14 @@ def run_round(
     sent = method.send(state.server, who)
     method.wire.check_down(sent)
     batches = local_batches(
-        problem.federation, client_M, problem.longest, recipe.local, recipe.augment, recipe.run.seed, number, model.dtype,
+        problem.federation,
+        client_M,
+        problem.longest,
+        recipe.local,
+        recipe.augment,
+        recipe.run.seed,
+        number,
+        model.dtype,
         problem.tools.draw,
     )
     work = _fused_steps if fused(problem) else _stacked_steps

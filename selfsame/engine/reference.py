@@ -1,4 +1,4 @@
-"""The reference engine: one client after another, as devices would. Slow and obvious; the other engines answer to it."""
+"""The reference engine: one client after another, as devices would. Slow and obvious; the others answer to it."""
 
 from __future__ import annotations
 

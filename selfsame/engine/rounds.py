@@ -29,7 +29,7 @@ class Engine:
             raise ValueError(f"the plan begins at round {plan.first}, the state is at {state.round}")
         if self.graphs:
             return self._replay(state, plan, tick)
-        step = reference.run_round if self.name == "reference" else cohort.run_round
+        step: Callable[..., Tensor] = reference.run_round if self.name == "reference" else cohort.run_round
         compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
         losses = []
@@ -37,7 +37,12 @@ class Engine:
             if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
                 losses.append(
                     step(
-                        self.problem, state, here.client_TM[t], here.alive_TM[t], here.lr_T[t], here.server_lr_T[t],
+                        self.problem,
+                        state,
+                        here.client_TM[t],
+                        here.alive_TM[t],
+                        here.lr_T[t],
+                        here.server_lr_T[t],
                         torch.tensor(plan.first + t) if compiled else plan.first + t,
                     )
                 )

@@ -109,9 +109,7 @@ def begin(problem: Problem, present: int | None = None) -> State:
         round=0,
         theta_P=theta,
         optim=server.begin(problem.recipe.server, theta),
-        own=cast(
-            method.begin_own(world, client_N, problem.stream("own", client_N)), model.dtype, model.device
-        ),
+        own=cast(method.begin_own(world, client_N, problem.stream("own", client_N)), model.dtype, model.device),
         server=cast(method.begin_server(world, problem.server_stream("server")), model.dtype, model.device),
         alone_NP=None if method.federated else theta.repeat(present, 1),
         refused=torch.zeros((), dtype=torch.int64, device=model.device),

@@ -66,6 +66,7 @@ class LocalLoss(ABC):
 
     def check(self, world: World) -> None:
         """Raise `SelfsameError` where these hyper-parameters cannot work on this federation."""
+        return None
 
     def width(self, asked: int) -> int:
         """The embedding width the network must have, given the width asked for."""
@@ -97,9 +98,7 @@ class LocalLoss(ABC):
         return {name: own[name] for name in self.learns}
 
     @abstractmethod
-    def loss(
-        self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort
-    ) -> Tensor:
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """One value a client, shape (M,). Samples with mask 0 do not count."""
 
     def report(
@@ -112,6 +111,7 @@ class LocalLoss(ABC):
         self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
     ) -> None:
         """The server's step on its tables, in place (they may hold a million rows); `stream` has one row."""
+        return None
 
     @abstractmethod
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:

@@ -4,8 +4,8 @@ Distances are Euclidean. Three variants, as the paper compares them: `FedMetric`
 hypersphere that contains the true one, `FedMetricTrue` shares the true one (the upper bound, not private), and
 `FedMetricPos` shares nothing beside the network.
 
-The loss has no scale of its own: margins grow and shrink with the radii. With the hinge of (6) squared, a large scale runs
-away and a small one shrinks; with the plain hinge of Algorithm 1 both terms are proportional to the scale and the
+The loss has no scale of its own: margins grow and shrink with the radii. With the hinge of (6) squared, a large scale
+runs away and a small one shrinks; with the plain hinge of Algorithm 1 both terms are proportional to the scale and the
 embeddings shrink towards a point while their order, all that AUROC sees, keeps improving. Presets choose that.
 
 What a proxy hides is less than section 3.2 suggests. Whoever knows s reads R = M / (1 + s) from the margin, and then
@@ -94,7 +94,9 @@ class _Repelling(_Hyperspheres):
         self, emb_MBD: Tensor, mask_MB: Tensor, centre_ND: Tensor, margin_N: Tensor, class_N: Tensor, who: Cohort
     ) -> Tensor:
         """(6). A client that has not reported has margin 0, and max(0, 0 - d) is 0: no other test is needed."""
-        hinge_MBN = (margin_N.to(emb_MBD.dtype) - pairwise(self.place(emb_MBD), centre_ND.to(emb_MBD.dtype))).clamp(min=0)
+        hinge_MBN = (margin_N.to(emb_MBD.dtype) - pairwise(self.place(emb_MBD), centre_ND.to(emb_MBD.dtype))).clamp(
+            min=0
+        )
         if self.squared:
             hinge_MBN = hinge_MBN**2
         other_MN = who.class_M[:, None] != class_N[None, :]
