@@ -148,9 +148,9 @@ class Run:
         if self.done and (blind or (alike is not None and alike > COLLAPSED)):
             near = "" if alike is None else f"samples of different classes have a mean cosine of {alike:.3f}, "
             self.warnings.append(
-                f"collapsed: {near}P@1 is {100 * (right or 0):.1f} % and chance {100 / classes:.1f} %. Use a method that "
-                "pushes classes apart (fedaws, fedhide, feduv), or raise its weight (fedaws: spread_weight, fedhide "
-                "and fedmetric: negative_weight)"
+                f"collapsed: {near}P@1 is {100 * (right or 0):.1f} % and chance {100 / classes:.1f} %. Use a method "
+                "that pushes classes apart (fedaws, fedhide, feduv), or raise its weight (fedaws: spread_weight, "
+                "fedhide and fedmetric: negative_weight)"
             )
         if self.done and record["refused"]:
             self.warnings.append(f"{record['refused']} client updates were refused because they were not finite")

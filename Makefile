@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine with Python 3.11+ and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/.demo ## train the methods on embedded data, print one table, write a report
+	$(RUN) -m selfsame compare --data digits
+
+test: $(VENV)/.test ## lint, types and the whole test suite
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(RUN) -m pytest -n 2
+
+bench: $(VENV)/.demo ## the benchmarks that run on this machine
+	$(RUN) bench/engines.py
+	$(RUN) bench/growth.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsame needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: requirements.lock pyproject.toml | $(VENV)/bin/python
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.test: requirements-dev.lock $(VENV)/.demo
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	touch $@
+
+clean: ## remove the virtual environment and caches, keep the runs
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
