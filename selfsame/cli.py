@@ -25,7 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Data = Annotated[str, typer.Option(help="Data set; `selfsame data` lists them.")]
+Data = Annotated[
+    str | None, typer.Option(help="Data set; `selfsame data` lists them.", show_default="digits, or the recipe's")
+]
 PathTo = Annotated[Path | None, typer.Option("--path", help="Folder with the data set's files, as published.")]
 Settings = Annotated[
     list[str] | None,
@@ -51,7 +53,7 @@ DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
 
 
 def _layers(
-    method: str | None,
+    method: str,
     data: str | None,
     path: Path | None,
     base: Path | None,
@@ -67,17 +69,20 @@ def _layers(
     tables: dict[str, Any] = recipes.read_toml(base) if base is not None else {}
     if tables.pop("variant", None) is not None:
         raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
-    name = method or tables.get("method", {}).get("name", "fedhide")
-    method_class(name)
-    if base is None and data is not None:
+    recipes.from_mapping(tables)
+    method_class(method)
+    data = data or tables.get("data", {}).get("name") or "digits"
+    if base is None:
         if data not in DATASETS:
             raise SelfsameError(f"unknown data set {data!r}; the data sets are: {', '.join(DATASETS)}")
-        tables = dict(preset(name, data))
-    given: dict[str, Any] = {"method": {"name": name}, "run": {k: v for k, v in overrides.items() if v is not None}}
-    if data is not None:
-        given["data"] = {"name": data}
+        tables = dict(preset(method, data))
+    given: dict[str, Any] = {
+        "method": {"name": method},
+        "data": {"name": data},
+        "run": {k: v for k, v in overrides.items() if v is not None},
+    }
     if path is not None:
-        given.setdefault("data", {})["path"] = str(path)
+        given["data"]["path"] = str(path)
     return recipes.apply_settings(recipes.merged(tables, given), settings or [])
 
 
@@ -107,7 +112,7 @@ def _carry_on(run: Run, quiet: bool, label: str = "") -> RunView:
     from selfsame.summary import keep_view, view
 
     columns = (
-        TextColumn("{task.description:18s}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[now]}"),
     )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
@@ -118,7 +123,14 @@ def _carry_on(run: Run, quiet: bool, label: str = "") -> RunView:
             if record is not None:
                 progress.update(task, now=_describe(record))
 
-        carry_on(run, tick)
+        try:
+            carry_on(run, tick)
+        except KeyboardInterrupt:
+            progress.stop()
+            print(
+                f"selfsame: stopped; `selfsame resume {run.folder}` goes on from the last checkpoint", file=sys.stderr
+            )
+            raise typer.Exit(130) from None
     shown = view(run)
     if run.folder is not None:
         keep_view(shown, run.folder)
@@ -150,7 +162,7 @@ def _recipe(tables: dict[str, Any]) -> Recipe:
 @app.command()
 def train(
     method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
-    data: Data = "digits",
+    data: Data = None,
     path: PathTo = None,
     settings: Settings = None,
     rounds: Rounds = None,
@@ -169,10 +181,8 @@ def train(
     overrides = {
         "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
     }  # fmt: skip
-    tables = _layers(
-        method, None if recipe is not None and data == "digits" else data, path, recipe, overrides, settings
-    )
-    run = start(_recipe(tables), out or _new_folder(f"{method}-{tables.get('data', {}).get('name', data)}"))
+    tables = _layers(method, data, path, recipe, overrides, settings)
+    run = start(_recipe(tables), out or _new_folder(f"{method}-{tables['data']['name']}"))
     assert run.folder is not None
     shown = _carry_on(run, quiet)
     _show([shown], run.folder / "report.html", f"{run.title} on {run.problem.federation.name}")
@@ -182,7 +192,7 @@ def train(
 
 @app.command()
 def compare(
-    data: Data = "digits",
+    data: Annotated[str, typer.Option(help="Data set; `selfsame data` lists them.")] = "digits",
     names: Annotated[str, typer.Option("--methods", help="Methods, separated by commas.")] = DEMO,
     path: PathTo = None,
     settings: Settings = None,
@@ -199,35 +209,40 @@ def compare(
     A --set with a bare key goes to every method that has that option.
     """
     from selfsame.data import load
+    from selfsame.engine.setup import prepare
     from selfsame.methods import method_class, options_of
     from selfsame.recipe import parse_setting
-    from selfsame.run import start
+    from selfsame.run import start, vacant
 
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
         raise SelfsameError("--methods: name at least one")
+    if len(set(chosen)) < len(chosen):
+        raise SelfsameError(f"--methods {names}: names a method twice")
     for name in chosen:
         method_class(name)
     bare = [s for s in settings or [] if len(parse_setting(s)[0]) == 1]
     for setting in bare:
         key = parse_setting(setting)[0][0]
-        if key != "title" and not any(key in options_of(name) for name in chosen):
+        if not any(key in options_of(name) for name in chosen):
             raise SelfsameError(f"--set {setting}: none of these methods has an option {key!r}")
     overrides = {"rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile}
     recipes = []
     for name in chosen:
         mine = [s for s in settings or [] if s not in bare or parse_setting(s)[0][0] in options_of(name)]
-        recipes.append(_recipe(_layers(name, data, path, None, overrides, mine)))
-    folder = out or _new_folder(f"compare-{data}")
-    if folder.exists() and any(folder.iterdir()):
-        raise SelfsameError(f"{folder}: is there already; name another folder with --out")
+        tables = _layers(name, data, path, None, overrides, mine)
+        recipes.append(_recipe({"title": name, **tables}))
     part = recipes[0].data
+    folder = out or _new_folder(f"compare-{part.name}")
+    vacant(folder)
     federation = load(part.name, part.path or None, **part.options)
+    for recipe in recipes:  # what does not fit is said before the first one is trained
+        prepare(recipe, federation)
     views = []
     for name, recipe in zip(chosen, recipes, strict=True):
         run = start(recipe, folder / name, federation)
         views.append(_carry_on(run, quiet))
-    _show(views, folder / "report.html", f"{len(views)} methods on {data}")
+    _show(views, folder / "report.html", f"{len(views)} methods on {part.name}")
 
 
 @app.command()
@@ -258,14 +273,17 @@ def recipe(
 ) -> None:
     """Run a recipe file, all its variants, and go on where an earlier call stopped."""
     from selfsame import recipe as recipes
-    from selfsame.engine.setup import resolve
-    from selfsame.run import load_run, start
+    from selfsame.data import load
+    from selfsame.engine.setup import prepare, resolve
+    from selfsame.run import load_run, start, vacant
     from selfsame.summary import read_view
 
     tables = recipes.read_toml(file)
     variants = tables.pop("variant", [{}])
-    if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
+    if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
         raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
+    for part in (tables, *variants):
+        recipes.from_mapping(part)
     given: dict[str, Any] = {}
     if path is not None:
         given["data"] = {"path": str(path)}
@@ -278,15 +296,21 @@ def recipe(
             whole["method"] = variant["method"]  # another method does not inherit these options
         plans.append(recipes.from_mapping(recipes.apply_settings(recipes.merged(whole, given), settings or [])))
     folder = out or Path("runs") / file.stem
-    views = []
-    for number, plan in enumerate(plans, 1):
+    jobs, federations = [], {}
+    for number, plan in enumerate(plans, 1):  # what does not fit is said before the first one is trained
         here = folder if len(plans) == 1 else folder / f"{number:02d}-{plan.method.name}"
-        if (here / "recipe.toml").is_file():
-            run = load_run(here)
-            if run.recipe != resolve(plan):
-                raise SelfsameError(f"{here}: holds a run of another recipe; name another folder with --out")
-        else:
-            run = start(plan, here)
+        there = (here / "recipe.toml").is_file()
+        if not there:
+            vacant(here)
+        elif recipes.from_mapping(recipes.read_toml(here / "recipe.toml")) != resolve(plan):
+            raise SelfsameError(f"{here}: holds a run of another recipe; name another folder with --out")
+        if (key := repr(plan.data)) not in federations:
+            federations[key] = load(plan.data.name, plan.data.path or None, **plan.data.options)
+        prepare(plan, federations[key])
+        jobs.append((plan, here, there, federations[key]))
+    views = []
+    for plan, here, there, federation in jobs:
+        run = load_run(here, federation) if there else start(plan, here, federation)
         done = run.done and (here / "result.json").is_file()
         views.append(read_view(here) if done else _carry_on(run, quiet))
     _show(views, folder / "report.html", file.stem)
@@ -401,9 +425,9 @@ def main() -> None:
     except SelfsameError as error:
         print(f"selfsame: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("selfsame: stopped; `selfsame resume RUN` goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
+    except OSError as error:
+        print(f"selfsame: {error.filename or 'files'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,8 @@ from torch import Tensor
 
 from selfsame import recipe as recipes
 from selfsame.audit.recovery import Leakage, audit
-from selfsame.data import Federation
+from selfsame.audit.updates import audit_updates, bias_updates
+from selfsame.data import Federation, Samples
 from selfsame.engine import checkpoint
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.engine.plan import make_plan
@@ -30,6 +30,7 @@ from selfsame.verify.evaluate import Evaluation, alikeness, class_templates, eva
 from selfsame.verify.scores import roc
 
 _PLAN = 2048  # rounds planned at a time
+_FEW = 8  # samples by which a network is known to be sound
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
 Record = dict[str, Any]
@@ -48,6 +49,7 @@ class Run:
     seconds: float = 0.0  # spent in training rounds
     curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     leakage: Leakage | None = None
+    diverged: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -68,7 +70,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return self.state.round >= self.recipe.run.rounds
+        return self.state.round >= self.recipe.run.rounds and not self.diverged
 
     def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
         """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
@@ -85,32 +87,41 @@ class Run:
         head = problem.model.head_views(state.theta_P)
         truth = method.truth(state.own, state.server, head)
         world = smaller_world(problem.world, state.present)
-        if state.alone_NP is not None:
-            return self._evaluate_alone(truth, curves)
         seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
             seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
+        if state.alone_NP is not None:
+            return self._evaluate_alone(truth, seen, world.classes, curves)
         found = evaluate(method, self.embed, class_templates(method, truth, world), seen, federation.unseen, curves)
         found.figures["alike"] = alikeness(self.embed, seen) if len(seen.x) and method.by_angle else None
         return found
 
-    def _evaluate_alone(self, truth_ND: Tensor, curves: bool) -> Evaluation:
+    def _evaluate_alone(self, truth_ND: Tensor, test: Samples, classes: int, curves: bool) -> Evaluation:
         """Every client judges by its own network; people it has never seen have no network, so no figure."""
-        problem, test = self.problem, self.problem.federation.test
+        problem = self.problem
         class_N = problem.world.class_of_N[: len(truth_ND)].tolist()
-        score_SC = torch.full((len(test.x), problem.world.classes), -torch.inf, dtype=problem.model.dtype)
+        score_SC = torch.full((len(test.x), classes), -torch.inf, dtype=problem.model.dtype)
         for client, label in enumerate(class_N):
-            own = torch.cat([self.embed(part, client) for part in test.x.split(1024)])
-            score = problem.method.score(own, truth_ND[client : client + 1])[:, 0].cpu()
+            emb = torch.cat([self.embed(part, client) for part in test.x.split(1024)])
+            score = problem.method.score(emb, truth_ND[client : client + 1])[:, 0].cpu()
             score_SC[:, label] = torch.maximum(score_SC[:, label], score)
-        label_S = test.y.cpu()
-        drawn = {}
-        if curves:
-            mine = score_SC.gather(1, label_S[:, None])[:, 0].double().numpy()
-            rest = torch.ones_like(score_SC, dtype=torch.bool).scatter_(1, label_S[:, None], False)
-            drawn["seen"] = roc(mine, score_SC[rest].double().numpy())
-        return Evaluation({**seen_figures(score_SC, label_S), "auroc": None, "eer": None}, drawn)
+        figures, own, other = seen_figures([score_SC], test.y.cpu(), classes)
+        drawn = {"seen": roc(own, other)} if curves else {}
+        return Evaluation({**figures, "auroc": None, "eer": None}, drawn)
+
+    def sound(self) -> bool:
+        """Whether the state is finite and the network still gives finite scores, by a few samples."""
+        problem, state = self.problem, self.state
+        if not all(bool(torch.isfinite(value).all()) for value in state.tensors().values()):
+            return False
+        truth = problem.method.truth(state.own, state.server, problem.model.head_views(state.theta_P))[:_FEW]
+        few = torch.cat([problem.federation.test.x[:_FEW], problem.federation.unseen.x[:_FEW]])
+        for client in (None,) if state.alone_NP is None else range(state.present):
+            emb = self.embed(few, client)
+            if not bool(torch.isfinite(problem.method.score(emb, torch.cat([emb, truth]))).all()):
+                return False
+        return True
 
     def audit(self) -> Leakage:
         """What an observer learns of the vectors that stand for the owners."""
@@ -118,7 +129,12 @@ class Run:
         head = problem.model.head_views(state.theta_P)
         world = smaller_world(problem.world, state.present)
         stream = problem.server_stream("audit", state.round)
-        return audit(problem.method, state.own, state.server, head, world, stream)
+        found = audit(problem.method, state.own, state.server, head, world, stream)
+        if found.paper is None and "codeword" in state.own:
+            client_M = torch.arange(min(state.present, 200), device=problem.model.device)
+            update_MD = bias_updates(problem, state, client_M)
+            return audit_updates(update_MD, client_M, state.own["codeword"])
+        return found
 
     def record(self, loss: float) -> Record:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
@@ -134,13 +150,22 @@ class Run:
             "refused": int(self.state.refused),
             "seconds": round(self.seconds, 3),
         }
-        self.curves = {name: (r.fpr.tolist(), r.tpr.tolist()) for name, r in found.curves.items()}
+        self._draw(found)
         self.history.append(record)
         if self.folder is not None:
             with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         self._judge(record)
         return record
+
+    def _draw(self, found: Evaluation) -> None:
+        self.curves = {name: (r.fpr.tolist(), r.tpr.tolist()) for name, r in found.curves.items()}
+
+    def look_again(self) -> None:
+        """What a finished run has beside its records (curves, the attacker, warnings), from its last state."""
+        self._draw(self.evaluate(curves=True))
+        self.leakage = self.audit()
+        self._judge(self.final)
 
     def _judge(self, record: Record) -> None:
         alike, right, classes = record.get("alike"), record.get("p@1"), self.problem.world.classes
@@ -162,7 +187,7 @@ class Run:
         views = self.problem.model.layout.views(self.state.theta_P.detach())
         tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
         meta = {"format": "selfsame-model-1", "recipe": recipes.to_toml(self.recipe)}
-        checkpoint.write_atomically(self.folder / "model.safetensors", save(tensors, metadata=meta))
+        checkpoint.write_atomically(self.folder / "model.safetensors", _sorted_header(save(tensors, metadata=meta)))
 
     @property
     def facts(self) -> dict[str, str]:
@@ -177,6 +202,16 @@ class Run:
         }
 
 
+def _sorted_header(file: bytes) -> bytes:
+    """The same safetensors file with its metadata in order: the library's order changes from call to call."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[end:]
+
+
 def _marks(recipe: Recipe) -> tuple[int, int]:
     """Rounds between evaluations and between checkpoints."""
     every = recipe.run.eval_every or max(1, recipe.run.rounds // 10)
@@ -189,13 +224,22 @@ def _initially_present(recipe: Recipe, clients: int) -> int:
     return max(1, clients - round(recipe.cohort.late * clients))
 
 
+def vacant(folder: Path) -> None:
+    """Raise unless a run can be put there: nothing in it, and no file in the way."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise SelfsameError(f"{folder}: is there already; resume it, or name another folder with --out")
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise SelfsameError(f"{folder}: cannot be made, {place} is a file; name another folder with --out")
+
+
 def start(recipe: Recipe, folder: Path | None = None, federation: Federation | None = None) -> Run:
     """A run before its first round; a folder is created for it, and must not hold another run."""
+    if folder is not None:
+        vacant(folder)
     problem = prepare(recipe, federation)
     state = begin(problem, _initially_present(recipe, problem.world.clients))
     if folder is not None:
-        if folder.exists() and any(folder.iterdir()):
-            raise SelfsameError(f"{folder}: is there already; resume it, or name another folder with --out")
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.write_atomically(folder / "recipe.toml", recipes.to_toml(problem.recipe).encode())
         (folder / "metrics.jsonl").touch()
@@ -248,6 +292,8 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
     name = "cohort" if recipe.run.engine == "auto" else recipe.run.engine
     engine = Engine(problem, name, graphs=machine.compile)
     look, keep = _marks(recipe)
+    if run.done and run.history and not run.curves:  # it was stopped between its last checkpoint and its report
+        run.look_again()
     join_at = recipe.cohort.join_round if state.present < problem.world.clients else -1
     while not run.done:
         if state.round == join_at:
@@ -262,9 +308,10 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
         losses = engine.run(state, plan, None if tick is None else lambda n: tick(n, None))
         run.seconds += time.perf_counter() - begun
         state.losses += losses.tolist()
-        if _diverged(losses, int(state.refused) - refused, plan.alive_TM):
+        if _diverged(losses, int(state.refused) - refused, plan.alive_TM) or not run.sound():
+            run.diverged = True
             run.warnings.append(
-                f"diverged: the loss stopped being a finite number between rounds {plan.first} and {state.round}. "
+                f"diverged: the loss or the network stopped being finite between rounds {plan.first} and {state.round}. "
                 f"Lower local.lr (now {recipe.local.lr}) or server.lr (now {recipe.server.lr}), or the method's "
                 "weights; the last checkpoint is from before"
             )
@@ -307,9 +354,3 @@ def train(
     )
     run = start(recipes.from_mapping(tables), None if out is None else Path(out), federation)
     return carry_on(run, tick)
-
-
-def remove(folder: Path) -> None:
-    """Delete a run's folder, and nothing that is not one."""
-    if (folder / "recipe.toml").is_file():
-        shutil.rmtree(folder)

@@ -10,11 +10,14 @@ import torch
 
 from selfsame.engine import checkpoint
 from selfsame.errors import SelfsameError
+from selfsame.methods.fedhide import FedGN
+from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
 from selfsame.recipe import to_toml
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
 from selfsame.run import Run
-from selfsame.verify.scores import Roc, thin
+from selfsame.verify.evaluate import pair_scores
+from selfsame.verify.scores import Roc, auroc, eer, thin
 from selfsame.wire import Sight
 
 _WHO = {
@@ -23,6 +26,7 @@ _WHO = {
     Sight.SERVER: "server",
     Sight.PUBLIC: "everyone",
 }
+_COSINE = FedGN()  # any method that compares by angle
 _PICTURED = 600  # samples in the picture of the embedding space
 _PICTURED_CLASSES = 100
 
@@ -47,8 +51,17 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
+    if len(run.problem.federation.unseen.x):
+        facts["without a network"] = _raw(run)
     if run.leakage is not None:
         facts["attacker"] = run.leakage.how
+        if run.leakage.cosine_mean is not None:
+            facts["cosine of true and shared vectors"] = (
+                f"{run.leakage.cosine_mean:.3f} +- {run.leakage.cosine_std or 0:.3f}"
+            )
+    if isinstance(run.problem.method, FedMetric):
+        power = exposure_ratio_log10(1.0, run.problem.method.scale, run.problem.world.dim)
+        facts["exposure ratio (3.2)"] = f"10^{power:.1f}"
     return RunView(
         title=run.title,
         method=run.recipe.method.name,
@@ -65,6 +78,14 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         recipe=to_toml(run.recipe),
         facts=facts,
     )
+
+
+def _raw(run: Run) -> str:
+    """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
+    federation = run.problem.federation
+    genuine, impostor = pair_scores(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
+    rate = eer(genuine, impostor)[0]
+    return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
 
 
 def _picture(run: Run, how: str) -> Picture | None:

@@ -48,11 +48,15 @@ class Wire:
         table += [(name, "up", sight, what) for name, (sight, what) in {**self.head, **self.up}.items()]
         return table
 
-    def check_up(self, leaves: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
-        """Refuse a report that carries an undeclared field, lacks a declared one, or aliases a private tensor."""
+    def check_up(self, leaves: Mapping[str, Tensor], *private: Mapping[str, Tensor]) -> None:
+        """Refuse a report that carries an undeclared field, lacks a declared one, or aliases a private tensor.
+
+        `private` are the device's fields before, during and after the round: of one name, each has its own tensor.
+        """
         if set(leaves) != set(self.up):
             raise SelfsameError(f"wire: a report may hold {sorted(self.up)} and nothing else, got {sorted(leaves)}")
-        hidden = {t.untyped_storage().data_ptr(): name for name, t in private.items() if name in self.own}
+        own = [(name, t) for fields in private for name, t in fields.items() if name in self.own]
+        hidden = {t.untyped_storage().data_ptr(): name for name, t in own}
         for name, value in leaves.items():
             where = hidden.get(value.untyped_storage().data_ptr())
             if where is not None and value.numel():

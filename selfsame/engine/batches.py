@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from selfsame.data.federation import Federation
@@ -28,13 +29,20 @@ class Batch:
 
 def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Tensor, Tensor]:
     """The first `take` places of a random order of each client's samples, and which of them exist."""
-    if longest > _SORT_LIMIT:
-        index = stream.below(count_M, take)
-        return index, torch.ones_like(index, dtype=torch.bool)
-    key = stream.bits(longest) & (_TOP - 1)
-    key = torch.where(torch.arange(longest, device=key.device) < count_M[:, None], key, _TOP)
-    key, index = key.topk(take, dim=1, largest=False) if take < longest else key.sort(dim=1)
-    return index, key < _TOP
+    width = min(longest, _SORT_LIMIT)
+    key = stream.bits(width) & (_TOP - 1)
+    key = torch.where(torch.arange(width, device=key.device) < count_M[:, None], key, _TOP)
+    key, index = key.topk(take, dim=1, largest=False) if take < width else key.sort(dim=1)
+    good = key < _TOP
+    if longest <= _SORT_LIMIT:
+        return index, good
+    # Each client by its own count: what it draws does not depend on who else is there.
+    place = torch.arange(take, device=key.device)
+    index, good = (F.pad(part, (0, take - part.shape[1])) for part in (index, good))
+    large_M1 = count_M[:, None] > _SORT_LIMIT
+    return torch.where(large_M1, stream.below(count_M, take), index), torch.where(
+        large_M1, place < count_M[:, None], good
+    )
 
 
 def _fetch(

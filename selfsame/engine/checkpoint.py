@@ -73,13 +73,13 @@ def load_state(state: State, path: Path) -> None:
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise SelfsameError(f"{path}: {name} holds values that are not finite")
     try:
-        state.round, present = int(meta["round"]), int(meta["present"])
+        round, present = int(meta["round"]), int(meta["present"])
         losses = [float(x) for x in json.loads(meta["losses"])]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, OverflowError, RecursionError):
         raise SelfsameError(f"{path}: the checkpoint's round number or losses cannot be read") from None
     if present != state.present:
         raise SelfsameError(f"{path}: {present} clients had registered, the recipe says {state.present}")
-    state.losses = losses
+    state.round, state.losses = round, losses
     for name, target in wanted.items():
         target.copy_(tensors[name])
 

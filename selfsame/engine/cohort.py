@@ -95,11 +95,14 @@ def run_round(
 
     reports = problem.stream("report", client_M, number)
     stays, leaves = problem.tools.report(mine, sent, who, emb_MBD, mask_MB, reports)
-    method.wire.check_up(leaves, {**own, **mine, **stays})
+    method.wire.check_up(leaves, own, mine, stays)
     good_M = finite_rows(loss_M, *stays.values(), *leaves.values())
     weight_M, delta_P = finish(good_M)
     answered = Cohort(who.client_M, who.class_M, weight_M > 0)
-    state.refused += (alive_M & ~good_M).sum()
+    state.refused += (alive_M & ~answered.alive_M).sum()
+    # Nobody is left: nothing changes. On CUDA, where asking would wait for the device, momentum goes on for this round.
+    if model.device.type == "cpu" and not bool(answered.alive_M.any()):
+        return loss_M.new_zeros(())
 
     for name, rows in stays.items():
         put_rows(state.own[name], client_M, rows, answered.alive_M)
@@ -125,8 +128,11 @@ def _fused_steps(
     model, method = problem.model, problem.method
     (batch,) = batches
     theta = state.theta_P.detach().requires_grad_()
+    # In the common backward pass a NaN of one client would reach everybody, whatever its weight: 0 * NaN is NaN.
+    sound_M = finite_rows(batch.x_MB)
+    x_MB = torch.where(sound_M.reshape(-1, *(1 for _ in batch.x_MB.shape[1:])), batch.x_MB, 0)
     with torch.enable_grad():
-        emb = model.embed(theta, batch.x_MB)
+        emb = model.embed(theta, x_MB)
     head = {name: value.detach() for name, value in model.head_views(state.theta_P).items()}
     each_head = {name: value.expand(len(who.client_M), *value.shape) for name, value in head.items()}
     mine = method.start(own, sent, who, emb.detach(), batch.mask_MB)
@@ -134,12 +140,15 @@ def _fused_steps(
     mine = _moved(mine, mine_grad, lr, batch.mask_MB.any(1))
 
     def finish(good_M: Tensor) -> tuple[Tensor, Tensor | None]:
-        good_M = good_M & finite_rows(emb_grad)
+        good_M = good_M & sound_M & finite_rows(emb_grad, *head_grad.values())
         weight_M = normalised(problem, who, good_M)
         pull = torch.where((weight_M > 0)[:, None, None], emb_grad * weight_M[:, None, None], 0)
         (grad_P,) = torch.autograd.grad(emb, theta, pull)
         if head_grad:
-            tail = [torch.tensordot(weight_M, g, 1).reshape(-1) for g in head_grad.values()]
+            kept = [
+                torch.where((weight_M > 0).reshape(-1, *(1 for _ in g.shape[1:])), g, 0) for g in head_grad.values()
+            ]
+            tail = [torch.tensordot(weight_M, g, 1).reshape(-1) for g in kept]
             width = sum(len(t) for t in tail)
             grad_P = torch.cat([grad_P[: len(grad_P) - width], *tail])
         return weight_M, lr * grad_P

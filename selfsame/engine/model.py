@@ -36,7 +36,7 @@ class Layout:
         """The named tensors as views of theta; a leading axis of theta stays in front of each."""
         lead = theta_P.shape[:-1]
         parts = theta_P.split(self.sizes, dim=-1)
-        return {n: p.reshape(*lead, *s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+        return {n: p.reshape((*lead, *s)) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
 
 
 class Model:

@@ -43,7 +43,7 @@ def client_update(
             final = model.embed_eager(theta_P, batch.x_MB[0])[None]
     stream = problem.stream("report", who.client_M, number)
     stays, leaves = method.report(mine, sent, who, final, batch.mask_MB, stream)
-    method.wire.check_up(leaves, {**own, **mine, **stays})
+    method.wire.check_up(leaves, own, mine, stays)
     return theta_P, stays, leaves, sum(losses) / len(losses)
 
 
@@ -60,7 +60,7 @@ def run_round(
         method.wire.check_down(sent)
         start = state.theta_P if state.alone_NP is None else state.alone_NP[client]
         theta, stays, leaves, loss = client_update(problem, start, own, sent, who, lr, number)
-        if not bool(finite_rows(theta[None], *stays.values(), *leaves.values())):
+        if not bool(finite_rows(theta[None], theta.new_tensor([loss]), *stays.values(), *leaves.values())):
             state.refused += 1
             continue
         weight = float(problem.federation.count_N[client]) if recipe.cohort.weights == "samples" else 1.0

@@ -33,9 +33,6 @@ class World:
     dim: int
     class_of_N: Tensor
 
-    def several_clients_a_class(self) -> bool:
-        return self.clients > len(torch.unique(self.class_of_N))
-
     def to(self, device: torch.device | str) -> World:
         return replace(self, class_of_N=self.class_of_N.to(device))
 

@@ -70,9 +70,12 @@ class ProxyPrototypes(LocalLoss):
         prototype_MD = unit(mine["prototype"])
         fit_MB = (unit(emb_MBD) * prototype_MD[:, None]).sum(-1)
         positive_M = sample_mean((1 - fit_MB) ** 2, mask_MB)
-        other_MN = who.class_M[:, None] != sent["proxy_classes"][None, :]
-        clash_MN = (1 + prototype_MD @ sent["proxies"].T) ** 2
-        negative_M = (clash_MN * other_MN).sum(1) / other_MN.sum(1).clamp(min=1)
+        same_MN = who.class_M[:, None] == sent["proxy_classes"][None, :]
+        # A cosine of -1 adds nothing to (3): that leaves the own class out. The square is written out because the table
+        # may hold a million rows, and every temporary of this size costs as much as the product itself.
+        cosine_MN = (prototype_MD @ sent["proxies"].T).masked_fill_(same_MN, -1.0)
+        total_M = cosine_MN.shape[1] + 2 * cosine_MN.sum(1) + torch.linalg.vecdot(cosine_MN, cosine_MN)
+        negative_M = total_M / (cosine_MN.shape[1] - same_MN.sum(1)).clamp(min=1)
         return positive_M + self.negative_weight * negative_M
 
     def report(

@@ -232,7 +232,7 @@ def leakage(views: Sequence[RunView]) -> Figure | None:
     ax.set_xlim(-4, 104)
     ax.set_ylim(max(-3.0, low - room), min(103.0, high + room))
     ax.set_xlabel("Class vectors an attacker identifies or recovers (%)")
-    ax.set_ylabel("P@1 (%), unseen classes")
+    ax.set_ylabel("P@1 (%), training classes")
     _label(ax, [(y, [x for x in (hollow, filled) if x is not None], title) for y, hollow, filled, _, title in spots])
     return figure
 

@@ -119,15 +119,15 @@ def _winner(sound: list[tuple[float, RunView]], alone: bool) -> str:
     best = max(rate for rate, _ in sound)
     level = [view for rate, view in sound if best - rate < LEVEL]
     eer = level[0].figure("eer")
-    extra = f" (equal error rate {percent(eer)} %)" if eer is not None and len(level) == 1 else ""
+    extra = f" (equal error rate on unseen people {percent(eer)} %)" if eer is not None and len(level) == 1 else ""
     if alone:
-        return f"It finds the right person first in {percent(best)} % of queries on classes it never saw{extra}."
+        return f"It finds the right person first for {percent(best)} % of new samples{extra}."
     if len(level) == 1:
         return (
-            f"{_names(level)} tells unseen classes apart best: the nearest neighbour is the right one in "
-            f"{percent(best)} % of queries{extra}."
+            f"{_names(level)} tells the people it was trained with apart best: "
+            f"the right one comes first for {percent(best)} % of new samples{extra}."
         )
-    return f"{_names(level)} tell unseen classes apart best, level within half a point at {percent(best)} % P@1."
+    return f"{_names(level)} tell the people they were trained with apart best, level at {percent(best)} % P@1."
 
 
 def _exposure(views: Sequence[RunView]) -> list[str]:

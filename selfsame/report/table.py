@@ -22,6 +22,7 @@ HEADINGS = (
     "Left the device",
     "Seconds",
 )
+_NARROW = ("Method", "P@1\n%", "AUROC\n%", "EER\n%", "Leak %\n(17)", "Recovered\n%", "Left the device", "Sec")
 NOTE = (
     "P@1 on test samples of the training classes; AUROC and EER on pairs of samples of classes unseen in training. "
     "Leakage is FedHide's measure (17); recovered is the share of true prototypes that an attacker who knows the "
@@ -44,10 +45,9 @@ def arrow(words: str) -> str:
 def results_table(views: Sequence[RunView]) -> Table:
     """For the terminal. Titles are text, never markup."""
     table = Table(caption=NOTE, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in HEADINGS:
-        short = "\n".join(heading.rsplit(" ", 1)) if "(" in heading else heading
+    for heading, short in zip(HEADINGS, _NARROW, strict=True):
         words = heading in ("Method", "Left the device")
-        table.add_column(short, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+        table.add_column(short, justify="left" if words else "right", overflow="fold", no_wrap=heading != HEADINGS[6])
     for view in views:
         title, *rest = cells(view)
         name = Text(_one_line(title))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from selfsame.data.federation import Samples
 from selfsame.methods.base import LocalLoss, World, unit
-from selfsame.verify.scores import Roc, auroc, eer, roc
+from selfsame.verify.scores import Roc, auroc, eer, one_class_auroc, roc
 
 Embed = Callable[[Tensor], Tensor]  # raw samples (S, *shape) -> embeddings (S, D)
 
 _CHUNK = 256
+_MOST_SCORES = 2_000_000
 _MOST_PAIRS = 2000  # unseen samples that are compared with one another, at most
 
 
@@ -43,10 +44,10 @@ def evaluate(
     figures: dict[str, float | None] = {}
     drawn: dict[str, Roc] = {}
     if len(test.x):
-        score_SC = torch.cat([method.score(embed(part), template_CD) for part in test.x.split(_CHUNK)])
-        figures |= seen_figures(score_SC, test.y)
+        rows = max(1, min(_CHUNK, _MOST_SCORES // max(1, len(template_CD))))
+        parts = (method.score(embed(x), template_CD) for x in test.x.split(rows))
+        figures, own, other = seen_figures(parts, test.y, len(template_CD))
         if curves:
-            own, other = _own_and_other(score_SC, test.y)
             drawn["seen"] = roc(own, other)
     figures |= {"auroc": None, "eer": None}
     if len(unseen.x):
@@ -58,23 +59,38 @@ def evaluate(
     return Evaluation(figures, drawn)
 
 
-def seen_figures(score_SC: Tensor, label_S: Tensor) -> dict[str, float | None]:
-    """P@1, and AUROC and EER of each sample's own class against all the others."""
-    own, other = _own_and_other(score_SC, label_S)
-    return {
-        "p@1": float((score_SC.argmax(1) == label_S).double().mean()),
-        "auroc_seen": auroc(own, other),
-        "eer_seen": eer(own, other)[0],
+def seen_figures(
+    parts: Iterable[Tensor], label_S: Tensor, classes: int
+) -> tuple[dict[str, float | None], np.ndarray, np.ndarray]:
+    """(figures, scores against the own class, scores against others) from score matrices (rows, C) that come in pieces.
+
+    P@1; AUROC and EER of the own class against the others; FedMetric's mean one-class AUROC. Memory does not grow with
+    the number of classes: beyond two million scores an even selection of the others is kept, and no one-class AUROC.
+    """
+    stride = max(1, -(-len(label_S) * classes // _MOST_SCORES))
+    right, at = 0, 0
+    own: list[Tensor] = []
+    other: list[Tensor] = []
+    whole: list[Tensor] = []
+    for score_RC in parts:
+        label_R = label_S[at : at + len(score_RC)]
+        at += len(score_RC)
+        right += int((score_RC.argmax(1) == label_R).sum())
+        own.append(score_RC.gather(1, label_R[:, None])[:, 0].double().cpu())
+        rest = torch.ones_like(score_RC, dtype=torch.bool).scatter_(1, label_R[:, None], False)
+        other.append(score_RC[rest][::stride].double().cpu())
+        if stride == 1:
+            whole.append(score_RC)
+    mine, others = torch.cat(own).numpy(), torch.cat(other).numpy()
+    figures: dict[str, float | None] = {
+        "p@1": right / len(label_S),
+        "auroc_seen": auroc(mine, others),
+        "eer_seen": eer(mine, others)[0],
+        "one_class_auroc": one_class_auroc(torch.cat(whole).cpu(), label_S.cpu(), torch.arange(classes))
+        if whole
+        else None,
     }
-
-
-def _own_and_other(score_SC: Tensor, label_S: Tensor, most: int = 2_000_000) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of samples against their own class and against others (an even selection where there are too many)."""
-    own = score_SC.gather(1, label_S[:, None])[:, 0]
-    rest = torch.ones_like(score_SC, dtype=torch.bool).scatter_(1, label_S[:, None], False)
-    other = score_SC[rest]
-    other = other[:: max(1, -(-len(other) // most))]
-    return own.double().cpu().numpy(), other.double().cpu().numpy()
+    return figures, mine, others
 
 
 def pair_scores(method: LocalLoss, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:

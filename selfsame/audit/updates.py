@@ -1,0 +1,53 @@
+"""What one client's network update betrays by itself: FedUV's codeword, to a server that sees updates one by one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from selfsame.audit.leakage import closest, cosine_statistics
+from selfsame.audit.recovery import Leakage
+from selfsame.engine.batches import local_batches
+from selfsame.engine.cohort import derivatives
+from selfsame.engine.state import Problem, State
+from selfsame.methods.base import pick
+
+
+def bias_updates(problem: Problem, state: State, client_M: Tensor) -> Tensor:
+    """How one local step of each client moves the bias of the network's last layer, over the learning rate: (M, D).
+
+    The last layer adds its bias to the embedding, so this is minus the derivative of the client's loss, summed over its
+    samples.
+    """
+    method, model, recipe = problem.method, problem.model, problem.recipe
+    who = problem.cohort(client_M, torch.ones_like(client_M, dtype=torch.bool))
+    batch = next(
+        local_batches(
+            problem.federation,
+            client_M,
+            problem.longest,
+            recipe.local,
+            recipe.augment,
+            recipe.run.seed,
+            state.round,
+            model.dtype,
+        )
+    )
+    with torch.no_grad():
+        emb = model.embed_eager(state.theta_P, batch.x_MB.flatten(0, 1)).unflatten(0, batch.x_MB.shape[:2])
+    own, sent = pick(state.own, client_M), method.send(state.server, who)
+    mine = method.start(own, sent, who, emb, batch.mask_MB)
+    head = {name: value.expand(len(client_M), *value.shape) for name, value in model.head_views(state.theta_P).items()}
+    _, emb_grad_MBD, _, _ = derivatives(problem, emb, batch, mine, sent, head, who)
+    return -emb_grad_MBD.sum(1)
+
+
+def audit_updates(update_MD: Tensor, client_M: Tensor, codeword_ND: Tensor) -> Leakage:
+    """FedUV's (4) pulls every coordinate of the embedding towards its bit: the signs of the update are the codeword."""
+    found_MD = torch.sign(update_MD)
+    own_M = closest(codeword_ND, found_MD) == client_M
+    cosine, _ = cosine_statistics(codeword_ND[client_M], found_MD)
+    how = (
+        "nothing but the network update leaves; the signs of its last bias, seen one client at a time, are the codeword"
+    )
+    return Leakage(None, float(own_M.double().mean()), cosine, None, None, how)

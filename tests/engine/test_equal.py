@@ -1,0 +1,220 @@
+"""One answer from all engines: the cohort engine against the reference, and both against loops written here."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from small import assert_same, build, people, recipe, train
+from torch import nn
+
+from selfsame import methods
+from selfsame.engine.cohort import fused
+from selfsame.engine.model import Model
+from selfsame.engine.plan import make_plan
+from selfsame.engine.rounds import Engine
+from selfsame.engine.state import Problem, begin
+from selfsame.methods import METHODS
+from selfsame.streams import Stream
+
+PART = {"size": 5, "dropout": 0.3}
+
+
+def compare(name: str, federation=None, options=None, **parts) -> None:
+    problem = build(name, federation, options, **parts)
+    a, losses_a = train(problem, "cohort")
+    b, losses_b = train(problem, "reference")
+    assert_same(a, b)
+    assert torch.allclose(losses_a, losses_b, rtol=1e-9, atol=0)
+    assert a.round == b.round == problem.recipe.run.rounds
+    start = begin(problem)
+    still = a.theta_P if a.alone_NP is None else a.alone_NP
+    first = start.theta_P if start.alone_NP is None else start.alone_NP
+    assert not torch.equal(still, first), "nothing was trained"
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("cohort", [{}, {**PART, "weights": "uniform"}], ids=["all", "partial"])
+def test_steps(name, steps, cohort):
+    server = {"optimiser": "momentum", "weight_decay": 1e-3} if cohort else {}
+    compare(name, cohort=cohort, local={"steps": steps}, server=server)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_epochs(name):
+    """Unequal clients finish their passes at different steps; those that are done must stand still."""
+    compare(name, cohort={**PART, "weights": "samples"}, local={"epochs": 2, "batch": 4}, server={"optimiser": "adam"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_several_clients_a_class(name, steps):
+    several = people(clients_per_class=2)
+    compare(name, several, cohort={"size": 8, "dropout": 0.2}, local={"steps": steps}, run={"rounds": 2})
+
+
+@pytest.mark.parametrize("weights", ["samples", "uniform"])
+@pytest.mark.parametrize("optimiser", ["average", "momentum", "adam", "adagrad"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_server_optimisers(weights, optimiser, steps):
+    compare(
+        "fedhide",
+        cohort={"weights": weights, "size": 7, "sampling": "round-robin"},
+        local={"steps": steps, "schedule": "cosine"},
+        server={"optimiser": optimiser, "lr": 0.5, "schedule": "inverse"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedaws", {"spread": "full"}),
+        ("fedaws", {"distance": "euclidean", "subset": 5, "server_steps": 2}),
+        ("fedmetric", {"radius": "before", "unit_length": True, "squared": False}),
+        ("softmax", {"scale": 0.0}),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_options(name, options, steps):
+    compare(name, options=options, cohort=PART, local={"steps": steps, "lr": 0.01})
+
+
+def test_augmented():
+    change = {"crop": 1, "flip": True, "rotation": 15.0}
+    compare("fedhide", cohort=PART, local={"steps": 3}, augment=change)
+    compare("fedhide", cohort=PART, local={"steps": 1}, augment=change)
+
+
+def test_which_path():
+    """The comparisons above cover both paths of the cohort engine."""
+    assert fused(build("fedhide"))
+    assert fused(build("softmax"))
+    assert not fused(build("fedhide", local={"steps": 5}))
+    assert not fused(build("fedmetric"))  # its radius needs the updated network
+    assert not fused(build("deepsvdd"))
+
+
+def test_blocks_of_rounds_do_not_matter():
+    problem = build("fedgn", cohort=PART, run={"rounds": 5})
+    whole, losses = train(problem)
+    parts, pieces = begin(problem), []
+    for first, count in ((0, 2), (2, 1), (3, 2)):
+        pieces.append(Engine(problem).run(parts, make_plan(problem.recipe, first, count, parts.present)))
+    assert torch.equal(torch.cat(pieces), losses)
+    assert torch.equal(whole.theta_P, parts.theta_P)
+    with pytest.raises(ValueError, match="round"):
+        Engine(problem).run(parts, make_plan(problem.recipe, 0, 1, parts.present))
+
+
+# Written without the engine. Batches hold all samples, so that it does not matter how they are drawn.
+
+
+def tiny(name: str, options: dict, lr: float, rounds: int) -> tuple[Problem, nn.Module]:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.Tanh(), nn.Linear(7, 5)).double()
+    federation = people()
+    order = recipe(name, options, run={"rounds": rounds}, local={"batch": 9, "lr": lr})
+    method = methods.make(name, order.method.options)
+    world = methods.World(federation.clients, federation.classes, 5, federation.class_of_N)
+    head = method.begin_head(world, Stream.named(0, "head", torch.zeros(1, dtype=torch.int64)))
+    return Problem.of(order, method, Model(copy.deepcopy(net), head, dtype=torch.float64), federation, world), net
+
+
+def all_samples(problem: Problem, client: int) -> torch.Tensor:
+    index = torch.arange(int(problem.federation.count_N[client]))[None]
+    return problem.federation.source.rows(torch.tensor([client]), index)[0].double()
+
+
+def local_step(net: nn.Module, vector: torch.Tensor, loss_of, lr: float) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The parameters of a copy of the network, and the client's own vector, after one SGD step."""
+    mine = copy.deepcopy(net)
+    vector = vector.clone().requires_grad_()
+    parameters = list(mine.parameters())
+    grads = torch.autograd.grad(loss_of(mine, vector), [*parameters, vector])
+    moved = [(p - lr * g).detach() for p, g in zip(parameters, grads)]
+    return moved, (vector - lr * grads[-1]).detach()
+
+
+def average(net: nn.Module, networks: list[list[torch.Tensor]], counts: list[int]) -> None:
+    with torch.no_grad():
+        for place, p in enumerate(net.parameters()):
+            p.copy_(sum(n / sum(counts) * network[place] for network, n in zip(networks, counts)))
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a @ b) / (a.norm() * b.norm())
+
+
+def flat(net: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_federated_averaging_by_hand(engine):
+    lr = 0.3
+    problem, net = tiny("positive-only", {}, lr, 3)
+    table = begin(problem).server["class_embedding"].clone()
+    counts = problem.federation.count_N.tolist()
+    for _ in range(3):
+        networks = []
+        for client in range(12):
+            x = all_samples(problem, client)
+
+            def loss(net, w, x=x):
+                return sum(torch.clamp(0.9 - cosine(e, w), min=0) ** 2 for e in net(x)) / len(x)
+
+            network, table[client] = local_step(net, table[client], loss, lr)
+            networks.append(network)
+        average(net, networks, counts)
+    state, _ = train(problem, engine)
+    assert torch.allclose(state.theta_P, flat(net), rtol=0, atol=1e-12)
+    assert torch.allclose(state.server["class_embedding"], table, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["cohort", "reference"])
+def test_fedhide_by_hand(engine):
+    lr, K, alpha, weight = 0.2, 2, 0.3, 4.0
+    problem, net = tiny("fedhide", {"neighbours": K, "alpha": alpha, "negative_weight": weight}, lr, 3)
+    first = begin(problem)
+    prototype, proxies = first.own["prototype"].clone(), first.server["proxies"].clone()
+    counts = problem.federation.count_N.tolist()
+    for _ in range(3):
+        networks, reported = [], []
+        for client in range(12):
+            x, others = all_samples(problem, client), [o for o in range(12) if o != client]
+
+            def loss(net, p, x=x, others=others):
+                positive = sum((1 - cosine(e, p)) ** 2 for e in net(x)) / len(x)
+                negative = sum((1 + p @ proxies[o] / p.norm()) ** 2 for o in others) / len(others)
+                return positive + weight * negative
+
+            network, prototype[client] = local_step(net, prototype[client], loss, lr)
+            networks.append(network)
+            near = sorted(others, key=lambda o, c=client: -float(prototype[c] @ proxies[o]))[:K]
+            delegate = sum(proxies[o] for o in near)
+            mixed = alpha * prototype[client] / prototype[client].norm() + (1 - alpha) * delegate / delegate.norm()
+            reported.append(mixed / mixed.norm())
+        proxies = torch.stack(reported)
+        average(net, networks, counts)
+    state, _ = train(problem, engine)
+    assert torch.allclose(state.theta_P, flat(net), rtol=0, atol=1e-12)
+    assert torch.allclose(state.own["prototype"], prototype, rtol=0, atol=1e-12)
+    assert torch.allclose(state.server["proxies"], proxies, rtol=0, atol=1e-12)
+
+
+def test_reference_uses_only_its_own_client(monkeypatch):
+    """The reference asks for the samples of one client at a time, as devices would."""
+    problem = build("fedhide", run={"rounds": 1})
+    asked = []
+    source = problem.federation.source
+
+    class Spy:
+        def rows(self, client_M, index_MB):
+            asked.append(client_M.tolist())
+            return source.rows(client_M, index_MB)
+
+    train(replace(problem, federation=replace(problem.federation, source=Spy())), "reference")
+    assert asked == [[client] for client in range(12)]
