@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -190,6 +191,8 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _typed(where: str, value: Any, kind: type) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise SelfsameError(f"{where}: expected a number of at most 64 bits")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
@@ -214,7 +217,7 @@ def _part(kind: type, name: str, given: Any) -> Any:
         elif "options" in hints:
             options[key] = value  # methods, networks and data sets check their own
         else:
-            raise SelfsameError(f"{name}.{key}: unknown option{_nearest(key, hints)}")
+            raise SelfsameError(f"{name}.{_key(key)}: unknown option{_nearest(key, hints)}")
     if options:
         values["options"] = options
     return kind(**values)
@@ -229,7 +232,7 @@ def from_mapping(given: Mapping[str, Any]) -> Recipe:
         elif key in PARTS:
             values[key] = _part(PARTS[key], key, value)
         else:
-            raise SelfsameError(f"[{key}]: unknown part of a recipe{_nearest(key, [*PARTS, 'title'])}")
+            raise SelfsameError(f"[{_key(key)}]: unknown part of a recipe{_nearest(key, [*PARTS, 'title'])}")
     return Recipe(**values)
 
 
@@ -255,12 +258,17 @@ def _toml_value(value: Any) -> str:
     raise SelfsameError(f"a recipe cannot hold {value!r}")
 
 
+def _key(name: str) -> str:
+    """A key as TOML writes it: in quotes unless it is plain."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+
+
 def to_toml(recipe: Recipe) -> str:
     """The recipe as TOML text; `from_toml` gives the same recipe back."""
     lines = []
     for name, part in to_mapping(recipe).items():
         if isinstance(part, dict):
-            lines += ["", f"[{name}]"] + [f"{key} = {_toml_value(value)}" for key, value in part.items()]
+            lines += ["", f"[{name}]"] + [f"{_key(key)} = {_toml_value(value)}" for key, value in part.items()]
         else:
             lines.append(f"{name} = {_toml_value(part)}")
     return "\n".join(lines).lstrip("\n") + "\n"
@@ -274,7 +282,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SelfsameError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise SelfsameError(f"{path}: not UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not TOML, a number of thousands of digits, or nested too deeply
         raise SelfsameError(f"{path}: not TOML: {error}") from None
 
 
@@ -285,7 +293,7 @@ def parse_setting(text: str) -> tuple[list[str], Any]:
         raise SelfsameError(f"--set {text}: expected key=value, e.g. local.lr=0.05")
     try:
         parsed = tomllib.loads(f"v = {value.strip()}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()
     return key.strip().split("."), parsed
 
@@ -302,7 +310,10 @@ def apply_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[s
         if len(path) == 1:
             out[path[0]] = value
         else:
-            out.setdefault(path[0], {})[path[1]] = value
+            part = out.setdefault(path[0], {})
+            if not isinstance(part, dict):
+                raise SelfsameError(f"[{path[0]}]: expected a table, got {part!r}")
+            part[path[1]] = value
     return out
 
 

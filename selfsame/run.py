@@ -311,7 +311,7 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
         if _diverged(losses, int(state.refused) - refused, plan.alive_TM) or not run.sound():
             run.diverged = True
             run.warnings.append(
-                f"diverged: the loss or the network stopped being finite between rounds {plan.first} and {state.round}. "
+                f"diverged: loss or network stopped being finite between rounds {plan.first} and {state.round}. "
                 f"Lower local.lr (now {recipe.local.lr}) or server.lr (now {recipe.server.lr}), or the method's "
                 "weights; the last checkpoint is from before"
             )

@@ -56,7 +56,9 @@ class RunView:
 
     @property
     def diverged(self) -> bool:
-        """Whether the last recorded loss is not a finite number."""
+        """Whether training ran away: the run says so, or its last recorded loss is not a finite number."""
+        if any(w.startswith("diverged") for w in self.warnings):
+            return True
         losses = [record["loss"] for record in self.history if "loss" in record]
         return bool(losses) and finite(losses[-1]) is None
 
@@ -65,7 +67,9 @@ class RunView:
         """Whether the server or other clients receive, in the clear, more about a class than the network update."""
         if self.wire:
             return any(
-                way == "up" and name != "network update" and who.lower() not in ("device", "enclave")
+                way == "up"
+                and name != "network update"
+                and not any(word in who.lower() for word in ("device", "enclave"))
                 for name, way, who, _ in self.wire
             )
         return any(not what.startswith("network update") and "enclave" not in what.lower() for what in self.left)

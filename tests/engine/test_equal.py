@@ -82,6 +82,12 @@ def test_options(name, options, steps):
     compare(name, options=options, cohort=PART, local={"steps": steps, "lr": 0.01})
 
 
+@pytest.mark.parametrize("name", ["fedmetric", "fedmetric-true"])
+def test_report_sees_the_last_batch_that_held_samples(name):
+    """Clients that finish their pass early report on a batch of their own, not on the empty ones after it."""
+    compare(name, options={"radius": "before"}, local={"epochs": 1, "batch": 3})
+
+
 def test_augmented():
     change = {"crop": 1, "flip": True, "rotation": 15.0}
     compare("fedhide", cohort=PART, local={"steps": 3}, augment=change)
@@ -186,7 +192,7 @@ def test_fedhide_by_hand(engine):
         for client in range(12):
             x, others = all_samples(problem, client), [o for o in range(12) if o != client]
 
-            def loss(net, p, x=x, others=others):
+            def loss(net, p, x=x, others=others, proxies=proxies):
                 positive = sum((1 - cosine(e, p)) ** 2 for e in net(x)) / len(x)
                 negative = sum((1 + p @ proxies[o] / p.norm()) ** 2 for o in others) / len(others)
                 return positive + weight * negative

@@ -127,16 +127,18 @@ def test_bad_reports(name, piece, steps, bad, engine):
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 @pytest.mark.parametrize("steps", [1, 2])
-def test_a_derivative_that_is_not_finite(steps, engine):
-    """The loss is a number, its derivative is not: the root of zero."""
-    problem = build("fedhide", **{**PARTS, "local": {"steps": steps}})
+@pytest.mark.parametrize("name", ["fedhide", "softmax"])
+def test_a_derivative_that_is_not_finite(name, steps, engine):
+    """The loss is a number, its derivative is not (the root of zero): in the embedding, or in the class matrix."""
+    problem = build(name, **{**PARTS, "local": {"steps": steps}})
     kind, clients = type(problem.method), torch.tensor(BAD)
 
     class Broken(kind):
         def loss(self, emb, mask, mine, sent, head, who):
             value = super().loss(emb, mask, mine, sent, head, who)
             rows = torch.isin(who.client_M, clients).nonzero()[:, 0]
-            return value.index_add(0, rows, (emb[rows, 0, 0] * 0).abs().sqrt())
+            spoilt = head["class_matrix"].expand(len(value), -1, -1) if name == "softmax" else emb
+            return value.index_add(0, rows, (spoilt[rows, 0, 0] * 0).abs().sqrt())
 
     method = Broken(**{f.name: getattr(problem.method, f.name) for f in fields(problem.method)})
     broken = replace(problem, method=method, tools=Tools.of(method, False))

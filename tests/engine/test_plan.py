@@ -53,7 +53,7 @@ def test_uniform_cohorts():
     order = asked(size=5)
     plan = make_plan(order, 0, 3000, 12)
     for row in plan.client_TM.tolist():
-        assert len(set(row)) == 5 and row == sorted(row) and 0 <= row[0] and row[-1] < 12
+        assert len(set(row)) == 5 and row == sorted(row) and row[0] >= 0 and row[-1] < 12
     tally = torch.bincount(plan.client_TM.flatten(), minlength=12)
     spread = (3000 * 5 / 12 * 7 / 12) ** 0.5
     assert (tally - 1250).abs().max() < 5 * spread

@@ -1,0 +1,170 @@
+"""Named randomness: the same numbers for the same name, whoever else is asked, and others for another name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from selfsame.streams import Stream, host_generator
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+CLIENTS = st.lists(INT64, min_size=1, max_size=8)
+
+
+@given(INT64, CLIENTS, st.randoms(), st.lists(st.integers(0, 10**6), max_size=3))
+def test_rows_do_not_depend_on_the_others(seed, clients, shuffled, rest):
+    together = Stream.named(seed, "batch", torch.tensor(clients), *rest)
+    order = list(range(len(clients)))
+    shuffled.shuffle(order)
+    mixed = Stream.named(seed, "batch", torch.tensor([clients[i] for i in order]), *rest)
+    limits = torch.tensor([1 + i for i in range(len(clients))])
+    for place, i in enumerate(order):
+        alone = Stream.named(seed, "batch", torch.tensor([clients[i]]), *rest)
+        for draw in (Stream.bits, Stream.uniform, Stream.normal):
+            assert torch.equal(draw(together, 3, 2)[i], draw(alone, 3, 2)[0])
+            assert torch.equal(draw(mixed, 3, 2)[place], draw(alone, 3, 2)[0])
+        assert torch.equal(together.below(limits, 4)[i], alone.below(limits[i : i + 1], 4)[0])
+
+
+@given(INT64, INT64)
+def test_numbers_and_tensors_agree(client, part):
+    start = Stream.named(1, "x", torch.tensor([client, 5]))
+    by_number = start.fold(part).key_M
+    assert torch.equal(by_number, start.fold(torch.tensor(part)).key_M)
+    assert torch.equal(by_number, start.fold(torch.tensor([part, part])).key_M)
+    assert torch.equal(by_number, Stream.named(1, "x", torch.tensor([client, 5]), part).key_M)
+
+
+@given(st.integers(-(2**80), 2**80))
+def test_numbers_beyond_64_bits_wrap(part):
+    start = Stream.named(1, "x", torch.tensor([3]))
+    assert torch.equal(start.fold(part).key_M, start.fold(part + 2**64).key_M)
+
+
+def splitmix(z: int) -> int:
+    """The finaliser of splitmix64 in Python's own integers."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % 2**64
+    return z ^ (z >> 31)
+
+
+@given(INT64, st.integers(1, 6))
+def test_bits_are_splitmix64(key, count):
+    drawn = Stream(torch.tensor([key])).bits(count)[0].tolist()
+    for i, bits in enumerate(drawn):
+        assert bits % 2**64 == splitmix((key + (i ^ 0x5851F42D) * 0x9E3779B97F4A7C15) % 2**64)
+
+
+@given(CLIENTS, st.integers(1, 9), st.integers(1, 9))
+def test_a_longer_draw_begins_with_the_shorter(clients, few, more):
+    """A client with fewer samples than the longest gets the same numbers alone as in a cohort."""
+    stream = Stream.named(0, "x", torch.tensor(clients))
+    assert torch.equal(stream.uniform(few + more)[:, :few], stream.uniform(few))
+    assert torch.equal(stream.bits(2, 6).flatten(1), stream.bits(12))
+    assert stream.bits().shape == (len(clients),)
+
+
+def test_names_make_a_difference():
+    clients = torch.arange(200)
+    streams = [
+        Stream.named(seed, purpose, clients, *rest)
+        for seed in (0, 1, -1)
+        for purpose in ("batch", "augment", "report")
+        for rest in ((), (0,), (1,), (0, 0), (0, 1), (1, 0))
+    ]
+    keys = torch.stack([s.key_M for s in streams]).flatten()
+    assert len(torch.unique(keys)) == len(keys)
+    numbers = torch.stack([s.bits(2) for s in streams]).flatten()
+    assert len(torch.unique(numbers)) == len(numbers)
+    assert not torch.equal(Stream.named(1, "1/x", clients).key_M, Stream.named(1, "x", clients).key_M)
+    assert not torch.equal(Stream.named(0, "x", clients, 1, 2).key_M, Stream.named(0, "x", clients, 2, 1).key_M)
+
+
+@given(INT64, st.integers(1, 50))
+def test_uniform_lies_in_0_to_1(key, count):
+    drawn = Stream(torch.tensor([key])).uniform(count)
+    assert drawn.dtype == torch.float32 and ((drawn >= 0) & (drawn < 1)).all()
+    assert torch.isfinite(Stream(torch.tensor([key])).normal(count)).all()
+
+
+# 100,000 draws arranged three ways: many draws of one client, many clients, many rounds.
+WAYS = {
+    "draws": lambda: [Stream.named(0, "x", torch.tensor([k])) for k in (0, 1)],
+    "clients": lambda: [Stream.named(0, p, torch.arange(100_000)) for p in ("x", "y")],
+    "rounds": lambda: [Stream.named(0, "x", torch.full((100_000,), k), torch.arange(100_000)) for k in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_statistics(way):
+    n = 100_000
+    shape = (n,) if way == "draws" else ()
+    streams = WAYS[way]()
+    a, b = (s.uniform(*shape).flatten().double().numpy() for s in streams)
+    for u in (a, b):
+        assert abs(float(u.mean()) - 0.5) < 5 * (1 / 12 / n) ** 0.5
+        assert abs(float(u.var()) - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
+        tally = np.histogram(u, 50, (0, 1))[0]
+        assert float(((tally - n / 50) ** 2 / (n / 50)).sum()) < 49 + 5 * 98**0.5
+        assert abs(float(np.corrcoef(u[:-1], u[1:])[0, 1])) < 5 / n**0.5
+    assert abs(float(np.corrcoef(a, b)[0, 1])) < 5 / n**0.5
+    g, h = (s.normal(*shape).flatten().double().numpy() for s in streams)
+    assert abs(float(g.mean())) < 5 / n**0.5
+    assert abs(float(g.var()) - 1) < 5 * (2 / n) ** 0.5
+    assert abs(float((g**4).mean()) - 3) < 5 * (96 / n) ** 0.5
+    assert abs(float(np.corrcoef(g, h)[0, 1])) < 5 / n**0.5
+    drawn = streams[0].bits(*shape).flatten()
+    each = torch.stack([((drawn >> k) & 1).double().mean() for k in range(64)])
+    assert (each - 0.5).abs().max() < 5 * 0.5 / n**0.5  # every one of the 64 bits is fair
+
+
+@given(st.lists(st.integers(1, 2**31), min_size=1, max_size=5), INT64)
+def test_below_stays_within(limits, seed):
+    limit = torch.tensor(limits)
+    drawn = Stream.named(seed, "x", torch.arange(len(limits))).below(limit, 20)
+    assert drawn.dtype == torch.int64 and (drawn >= 0).all() and (drawn < limit[:, None]).all()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 10])
+def test_below_is_even(limit):
+    n = 50_000
+    drawn = Stream.named(0, "x", torch.tensor([4])).below(torch.tensor([limit]), n)[0]
+    tally = torch.bincount(drawn, minlength=limit)
+    assert len(tally) == limit
+    assert (tally - n / limit).abs().max() <= 5 * (n / limit * (1 - 1 / limit)) ** 0.5
+
+
+def test_golden():
+    """Pinned: a run that is resumed with a later version must go on with the same numbers."""
+    stream = Stream.named(0, "batch", torch.tensor([0, 1, 7]), 3, torch.tensor(5))
+    assert stream.key_M.tolist() == [3208336768771916239, -8538154042456618833, 8970633108054655674]
+    assert stream.bits(2).tolist() == [
+        [7605017577285785280, 7859217545148337908],
+        [-5692163005550760687, -1375037791681487005],
+        [-7784205070861026570, -5281721327996233771],
+    ]
+    assert stream.uniform(2).tolist() == [
+        [0.41226881742477417, 0.42604899406433105],
+        [0.6914271712303162, 0.9254590272903442],
+        [0.5780173540115356, 0.7136772871017456],
+    ]
+    normal = torch.tensor([[0.4632590, -0.2657579], [0.7099816, -0.3371867], [-0.1277179, -0.7557424]])
+    assert torch.allclose(stream.normal(2), normal, atol=1e-6)  # logarithm and cosine differ by machine
+    assert stream.below(torch.tensor([10, 100, 1000]), 3).tolist() == [[8, 8, 0], [38, 85, 27], [156, 427, 263]]
+    assert Stream.named(-3, "é", torch.tensor([2**40])).bits(1).tolist() == [[-949189169822903301]]
+    assert host_generator(0, "cohort", 3).integers(0, 1000, 4).tolist() == [547, 271, 288, 875]
+    chosen = host_generator(0, "cohort", 3).choice(10**6, 3, replace=False, shuffle=False)
+    assert chosen.tolist() == [547443, 271176, 288613]
+    assert host_generator(0, "dropout", 3).random(2).tolist() == [0.9422121473144731, 0.9006284986625724]
+
+
+@settings(max_examples=30)
+@given(INT64, st.integers(0, 10**6))
+def test_the_servers_generator(seed, round):
+    one, two = (host_generator(seed, "cohort", round).random(4) for _ in range(2))
+    assert (one == two).all()
+    for other in ((seed + 1, "cohort", round), (seed, "dropout", round), (seed, "cohort", round + 1)):
+        assert (one != host_generator(*other).random(4)).any()
