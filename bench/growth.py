@@ -1,8 +1,8 @@
 """How a round grows with the federation: python bench/growth.py [--clients 1000,10000,100000].
 
-Synthetic identities, LeNet, 64 clients a round, batch 16, on the CPU; FedHide (reads the table of all proxies) and FedAwS
-with mining (8) over all classes. Each case runs in a process of its own, so that its peak memory is its own. Prints one
-table: milliseconds a round (median, half range), what choosing the cohort alone costs, peak memory, and the tables' size.
+Synthetic identities, LeNet, 64 clients a round, batch 16, on the CPU; FedHide (reads the table of all proxies) and
+FedAwS with mining (8) over all classes. Each case runs in a process of its own, so that its peak memory is its own.
+Prints one table: milliseconds a round (median, half range), what choosing the cohort costs, peak memory, table size.
 """
 
 from __future__ import annotations

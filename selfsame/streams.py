@@ -34,9 +34,12 @@ def _wrap(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _name_to_int(name: str) -> int:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
+    """64-bit FNV-1a: plain arithmetic, which torch.compile can fold into a constant."""
+    number = 0xCBF29CE484222325
+    for byte in name.encode():
+        number = (number ^ byte) * 0x100000001B3 % 2**64
+    return _wrap(number)
 
 
 @dataclass(frozen=True)
