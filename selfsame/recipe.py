@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -28,7 +29,7 @@ def _choice(where: str, value: str, allowed: Iterable[str]) -> None:
 
 
 def _at_least(where: str, value: float, least: float, *, strict: bool = False) -> None:
-    if not value >= least or (strict and value == least):
+    if not least <= value < math.inf or (strict and value == least):
         raise SelfsameError(f"{where}: must be {'above' if strict else 'at least'} {least}, got {value}")
 
 

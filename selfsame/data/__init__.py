@@ -11,9 +11,9 @@ from selfsame.data.cifar import CIFAR10, CIFAR100, load_cifar10, load_cifar100
 from selfsame.data.digits import load_digits
 from selfsame.data.federation import Federation, Held, Samples, Source, from_classes
 from selfsame.data.mnist import WANTS, load_mnist
-from selfsame.data.options import check_options, options_of
 from selfsame.data.synthetic import load_synthetic
 from selfsame.errors import SelfsameError
+from selfsame.options import check_options, options_of
 
 __all__ = ["DATASETS", "DataSet", "Federation", "Held", "Samples", "Source", "from_classes", "load"]
 

@@ -19,6 +19,8 @@ from selfsame.streams import Stream
 
 def resolve(recipe: Recipe) -> Recipe:
     """The recipe with the data set's own network filled in, so that it says everything."""
+    if not recipe.data.name:
+        raise SelfsameError(f"data.name: name a data set; the data sets are: {', '.join(DATASETS)}")
     if recipe.data.name not in DATASETS:
         raise SelfsameError(f"unknown data set {recipe.data.name!r}; the data sets are: {', '.join(DATASETS)}")
     data = DATASETS[recipe.data.name]

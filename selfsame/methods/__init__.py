@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any
 
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
@@ -15,6 +15,7 @@ from selfsame.methods.fedaws import FedAwS
 from selfsame.methods.fedhide import FedCS, FedGN, FedHide
 from selfsame.methods.fedmetric import FedMetric, FedMetricPos, FedMetricTrue
 from selfsame.methods.feduv import FedUV, FedUVNegative
+from selfsame.options import check_options
 
 __all__ = ["METHODS", "Cohort", "Fields", "LocalLoss", "World", "make", "method_class", "options_of", "register"]
 
@@ -60,17 +61,4 @@ def options_of(name: str) -> dict[str, Any]:
 
 def make(name: str, options: Mapping[str, Any]) -> LocalLoss:
     """A method with these hyper-parameters, each checked for name and type; the method itself checks the ranges."""
-    kind = method_class(name)
-    hints = get_type_hints(kind)
-    known = options_of(name)
-    values: dict[str, Any] = {}
-    for key, value in options.items():
-        if key not in known:
-            raise SelfsameError(f"{name}: unknown option {key!r}; the options are: {', '.join(known) or 'none'}")
-        wanted = hints[key]
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not wanted:
-            raise SelfsameError(f"{name}: option {key} must be of type {wanted.__name__}, got {value!r}")
-        values[key] = value
-    return kind(**values)
+    return method_class(name)(**check_options(name, options, options_of(name)))

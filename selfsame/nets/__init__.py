@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from selfsame.data.options import check_options, options_of
 from selfsame.errors import SelfsameError
 from selfsame.nets.check import batch_coupled
 from selfsame.nets.lenet import LeNet
 from selfsame.nets.resnet import resnet18, resnet34
 from selfsame.nets.resnet_cifar import resnet8, resnet20, resnet32, resnet56
+from selfsame.options import check_options, options_of
 
 __all__ = ["NETS", "Factory", "batch_coupled", "build", "register"]
 

@@ -1,4 +1,4 @@
-"""Options by name: what a loader or a network takes, and whether what the user gave fits."""
+"""Options by name: what a loader, a network or a method takes, and whether what the user gave fits."""
 
 from __future__ import annotations
 
