@@ -12,8 +12,7 @@ from torch import nn
 from selfsame.errors import SelfsameError
 from selfsame.nets.check import batch_coupled
 from selfsame.nets.lenet import LeNet
-from selfsame.nets.resnet import resnet18, resnet34
-from selfsame.nets.resnet_cifar import resnet8, resnet20, resnet32, resnet56
+from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.options import check_options, options_of
 
 __all__ = ["NETS", "Factory", "batch_coupled", "build", "register"]

@@ -1,4 +1,8 @@
-"""ResNet-18 and ResNet-34 (He et al., 2016) for images of about 32x32: 3x3 stem, no max pooling, group norm."""
+"""Residual networks (He et al., 2016) with group norm, for images of about 32x32: 3x3 stem, no max pooling.
+
+ResNet-8/20/32/56 are the paper's CIFAR networks (section 4.2): depth 6n + 2, three stages of n blocks with 16, 32 and
+64 channels, shortcuts without parameters. ResNet-18/34 have four stages with 64 to 512 channels and projected shortcuts.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,24 @@ from torch import Tensor, nn
 from selfsame.errors import SelfsameError
 from selfsame.nets.norm import group_norm
 
+Shape = tuple[int, int, int]
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions; where the shape changes, the shortcut is a 1x1 convolution with norm (option B)."""
 
-    def __init__(self, before: int, after: int, stride: int, groups: int) -> None:
+class Thin(nn.Module):
+    """The shortcut without parameters (option A): every other pixel, zeros as new channels."""
+
+    def __init__(self, stride: int, grow: int) -> None:
+        super().__init__()
+        self.stride, self.grow = stride, grow
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.grow))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions; where the shape changes, the shortcut is projected by 1x1 (option B) or thinned (A)."""
+
+    def __init__(self, before: int, after: int, stride: int, groups: int, project: bool) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
         self.norm1 = group_norm(after, groups)
@@ -19,8 +36,11 @@ class BasicBlock(nn.Module):
         self.norm2 = group_norm(after, groups)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
-            project = nn.Conv2d(before, after, 1, stride=stride, bias=False)
-            self.shortcut = nn.Sequential(project, group_norm(after, groups))
+            if project:
+                into = nn.Conv2d(before, after, 1, stride=stride, bias=False)
+                self.shortcut = nn.Sequential(into, group_norm(after, groups))
+            else:
+                self.shortcut = Thin(stride, after - before)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
@@ -29,25 +49,33 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Four stages of basic blocks with 64, 128, 256 and 512 channels, average pooling, linear to R^D."""
+    """A 3x3 stem, stages of basic blocks that halve the image and double the channels, average pooling, linear to R^D.
+
+    `groups` is for the norms, see `group_norm`. Convolutions start from He's normal distribution, or from PyTorch's own
+    ("torch"), which are 0.4 times as long: before a norm only their direction counts, and shorter ones turn faster.
+    """
 
     def __init__(
-        self, blocks: tuple[int, int, int, int], shape: tuple[int, int, int], width: int, *, groups: int = 32
+        self, first: int, blocks: tuple[int, ...], shape: Shape, width: int, *, groups: int, project: bool, init: str
     ) -> None:
         super().__init__()
-        if min(shape[1:]) < 8:
-            raise SelfsameError(f"images of {shape[1]}x{shape[2]} are too small, at least 8x8 is needed")
-        self.conv = nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
-        self.norm = group_norm(64, groups)
-        layers, before = [], 64
-        for stage, (after, number) in enumerate(zip((64, 128, 256, 512), blocks)):
+        if init not in ("kaiming", "torch"):
+            raise SelfsameError(f"init must be 'kaiming' or 'torch', got {init!r}")
+        least = 2 ** (len(blocks) - 1)
+        if min(shape[1:]) < least:
+            raise SelfsameError(f"images of {shape[1]}x{shape[2]} are too small, at least {least}x{least} is needed")
+        self.conv = nn.Conv2d(shape[0], first, 3, padding=1, bias=False)
+        self.norm = group_norm(first, groups)
+        layers, before = [], first
+        for stage, number in enumerate(blocks):
+            after = first * 2**stage
             for place in range(number):
-                layers.append(BasicBlock(before, after, 2 if stage > 0 and place == 0 else 1, groups))
+                layers.append(Block(before, after, 2 if stage > 0 and place == 0 else 1, groups, project))
                 before = after
         self.blocks = nn.Sequential(*layers)
         self.head = nn.Linear(before, width)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d) and init == "kaiming":
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,11 +85,35 @@ class ResNet(nn.Module):
         return out
 
 
-def resnet18(shape: tuple[int, int, int], width: int, *, groups: int = 32) -> nn.Module:
+def _cifar(depth: int, shape: Shape, width: int, groups: int, init: str) -> nn.Module:
+    return ResNet(16, ((depth - 2) // 6,) * 3, shape, width, groups=groups, project=False, init=init)
+
+
+def resnet8(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+    """The CIFAR residual network of 8 layers, 0.08 million parameters."""
+    return _cifar(8, shape, width, groups, init)
+
+
+def resnet20(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+    """The CIFAR residual network of 20 layers, 0.27 million parameters."""
+    return _cifar(20, shape, width, groups, init)
+
+
+def resnet32(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+    """The CIFAR residual network of 32 layers, 0.46 million parameters."""
+    return _cifar(32, shape, width, groups, init)
+
+
+def resnet56(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+    """The CIFAR residual network of 56 layers, 0.85 million parameters."""
+    return _cifar(56, shape, width, groups, init)
+
+
+def resnet18(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming") -> nn.Module:
     """The residual network of 18 layers, 11.2 million parameters before the last layer."""
-    return ResNet((2, 2, 2, 2), shape, width, groups=groups)
+    return ResNet(64, (2, 2, 2, 2), shape, width, groups=groups, project=True, init=init)
 
 
-def resnet34(shape: tuple[int, int, int], width: int, *, groups: int = 32) -> nn.Module:
+def resnet34(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming") -> nn.Module:
     """The residual network of 34 layers, 21.3 million parameters before the last layer."""
-    return ResNet((3, 4, 6, 3), shape, width, groups=groups)
+    return ResNet(64, (3, 4, 6, 3), shape, width, groups=groups, project=True, init=init)

@@ -178,3 +178,12 @@ def test_layers_that_couple_or_are_random_are_named(layer, kind):
 )
 def test_layers_that_leave_samples_alone_pass(layer):
     assert batch_coupled(nn.Sequential(layer)) is None
+
+
+def test_resnets_start_as_asked():
+    """He's normal over fan-out, or PyTorch's own uniform: for 3x3 from 64 to 64 channels, 2/576 against 1/(3*576)."""
+    convs = {init: build("resnet18", (3, 32, 32), 8, init=init).blocks[0].conv1.weight for init in ("kaiming", "torch")}
+    assert abs(convs["kaiming"].var().item() * 576 / 2 - 1) < 0.05
+    assert abs(convs["torch"].var().item() * 3 * 576 - 1) < 0.05
+    with pytest.raises(SelfsameError, match="init must be"):
+        build("resnet8", (3, 32, 32), 8, init="zeros")
