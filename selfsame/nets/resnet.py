@@ -1,7 +1,7 @@
 """Residual networks (He et al., 2016) with group norm, for images of about 32x32: 3x3 stem, no max pooling.
 
 ResNet-8/20/32/56 are the paper's CIFAR networks (section 4.2): depth 6n + 2, three stages of n blocks with 16, 32 and
-64 channels, shortcuts without parameters. ResNet-18/34 have four stages with 64 to 512 channels and projected shortcuts.
+64 channels, shortcuts without parameters. ResNet-18/34 have four stages with 64 to 512 channels, projected shortcuts.
 """
 
 from __future__ import annotations
