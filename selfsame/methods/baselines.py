@@ -19,9 +19,9 @@ from selfsame.wire import Sight, Wire
 class PositiveOnly(ClassEmbedding):
     """Baseline-1: the positive loss (23) and nothing against collapse; every class ends up in one point.
 
-    A class embedding turns by the gradient over its length. Short ones, as layers are usually started with, follow the
-    network at once, and the collapse that the paper reports is there after a few rounds. At N(0, I) (first_length 0)
-    they turn about D times more slowly, and a short run looks like Baseline-2, which holds them still.
+    A class embedding turns by the gradient over its length, so how far a run collapses depends on the length it starts
+    with, which the paper does not give. The default is ours, chosen because it shows the collapse that the paper reports;
+    docs/figures.md has the figures for longer ones, down to none at N(0, I) (first_length 0).
     """
 
     name: ClassVar[str] = "positive-only"
