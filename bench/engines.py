@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Case, header, random_federation, timed
 from selfsame.data import load
+from selfsame.nets.resnet_cuda import FusedResNet
 
 LOCAL = {"steps": 1, "batch": 16, "lr": 0.1}
 
@@ -52,33 +53,66 @@ def cuda(repeats: int, profile: bool) -> list[tuple[str, float, float, int]]:
         "server": {"optimiser": "momentum", "weight_decay": 5e-4},
     }
     crop = {"crop": 4, "flip": True}
+    fast = {"precision": "bfloat16", "compile": "on"}
+    plain = {"precision": "float32", "compile": "off"}
+    low = {"precision": "bfloat16", "compile": "off"}
     cases = [
-        ("cohort: bf16, compiled, graph, augmented", "cohort", {"precision": "bfloat16", "compile": "on"}, crop, 300),
-        ("cohort: bf16, compiled, graph", "cohort", {"precision": "bfloat16", "compile": "on"}, {}, 300),
-        ("cohort: fp32, eager, augmented", "cohort", {"precision": "float32", "compile": "off"}, crop, 20),
-        ("reference: fp32, augmented", "reference", {"precision": "float32", "compile": "off"}, crop, 3),
+        ("cohort: bf16, written out, graph, augmented", "cohort", fast, crop, 1, True, 500),
+        ("cohort: bf16, written out, graph", "cohort", fast, {}, 1, True, 500),
+        ("cohort: bf16, compiled, graph, augmented", "cohort", fast, crop, 1, False, 300),
+        ("cohort: fp32, eager, augmented", "cohort", plain, crop, 1, False, 20),
+        ("5 steps, cohort: bf16, written out, graph", "cohort", fast, crop, 5, True, 40),
+        ("5 steps, reference: fp32", "reference", plain, crop, 5, False, 1),
+        ("5 steps, reference: bf16", "reference", low, crop, 5, False, 1),
+        ("reference: fp32, augmented", "reference", plain, crop, 1, False, 3),
     ]
     rows = []
-    for name, engine, run, augment, count in cases:
-        tables = {**base, "run": {"rounds": 100000, "device": "cuda", **run}, "augment": augment}
+    fits = FusedResNet.fits
+    for name, engine, run, augment, steps, written_out, count in cases:
+        FusedResNet.fits = staticmethod(fits if written_out else lambda net: False)  # type: ignore[method-assign]
+        local = {**LOCAL, "steps": steps}
+        tables = {**base, "local": local, "run": {"rounds": 100000, "device": "cuda", **run}, "augment": augment}
         begun = time.perf_counter()
         case = Case(tables, federation, engine)
-        case.rounds(5)
+        case.rounds(5 if engine == "cohort" else 1)
         print(f"{name}: ready after {time.perf_counter() - begun:.1f} s", flush=True)
         rows.append((name, *timed(case.rounds, count, repeats), repeats * count))
-        if profile and engine == "cohort" and run["compile"] == "on" and augment:
-            _profile(case)
+        if profile and run is fast and augment:
+            _profile(case, name)
         del case
         torch.cuda.empty_cache()
     return rows
 
 
-def _profile(case: Case) -> None:
-    """Where the time of a round goes, by kernel."""
+KINDS = (  # the first that occurs in a kernel's name is its kind
+    ("convolutions, forward", ("fprop", "convolve_sgemm")),
+    ("convolutions, derivative in the input", ("dgrad",)),
+    ("convolutions, derivative in the weights", ("wgrad", "Kernel", "init_device_workspace")),
+    ("norms", ("_forward", "_backward", "group_norm")),
+    ("layout", ("nhwcToNchw", "nchwToNhwc", "Padding")),
+    ("matrix products", ("gemm", "cublas", "splitK")),
+    ("memory set", ("Memset", "Memcpy")),
+)
+
+
+def _profile(case: Case, name: str, rounds: int = 32) -> None:
+    """Where the time of a round goes: by kind of kernel, then the slowest of the others."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
-        case.rounds(10)
-    table = prof.key_averages().table(sort_by="self_device_time_total", row_limit=40, max_name_column_width=90)
-    print(table, flush=True)
+        case.rounds(rounds)
+    spent: dict[str, list[float]] = {}
+    others = []
+    for event in prof.key_averages():
+        kind = next((kind for kind, marks in KINDS if any(mark in event.key for mark in marks)), "other kernels")
+        if kind == "other kernels":
+            others.append((event.self_device_time_total / rounds, event.count / rounds, event.key))
+        total = spent.setdefault(kind, [0.0, 0.0])
+        total[0] += event.self_device_time_total / rounds
+        total[1] += event.count / rounds
+    print(f"\n{name}: microseconds of kernels a round")
+    for kind, (micro, count) in sorted(spent.items(), key=lambda item: -item[1][0]):
+        print(f"  {kind:42s} {micro:8.1f} {count:7.1f} kernels")
+    for micro, count, key in sorted(others, reverse=True)[:16]:
+        print(f"    {micro:8.1f} {count:6.1f} {key[:100]}", flush=True)
 
 
 def main() -> None:
@@ -90,7 +124,7 @@ def main() -> None:
     rows = cpu(options.repeats) if options.device == "cpu" else cuda(options.repeats, options.profile)
     print(header(torch.device(options.device)))
     print(f"{'case':45s} {'ms/round':>10s} {'+-':>8s} {'rounds':>7s} {'times':>7s}")
-    slow = {name.split(",")[0]: ms for name, ms, _, _ in rows if "reference" in name}
+    slow = {name.split(",")[0]: ms for name, ms, _, _ in reversed(rows) if "reference" in name}
     for name, ms, spread, count in rows:
         against = slow.get(name.split(",")[0]) or rows[-1][1]
         print(f"{name:45s} {ms:10.2f} {spread:8.2f} {count:7d} {against / ms:6.1f}x")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +36,9 @@ def _wrap(number: int) -> int:
 
 
 def _name_to_int(name: str) -> int:
-    """64-bit FNV-1a: plain arithmetic, which torch.compile can fold into a constant."""
+    """64-bit FNV-1a: plain arithmetic, which torch.compile can fold into a constant where the name is ASCII."""
     number = 0xCBF29CE484222325
-    for byte in name.encode():
+    for byte in [ord(letter) for letter in name] if name.isascii() else name.encode():
         number = (number ^ byte) * 0x100000001B3 % 2**64
     return _wrap(number)
 
@@ -56,6 +57,11 @@ class Stream:
         for part in rest:
             stream = stream.fold(part)
         return stream
+
+    @staticmethod
+    def later(seed: int, purpose: str, client_M: Tensor, *rest: int | Tensor) -> Stream:
+        """The same as `named`, computed when it is first drawn from: most rounds draw from none of theirs."""
+        return _Later(seed, purpose, client_M, *rest)
 
     def fold(self, part: int | Tensor) -> Stream:
         """A stream independent of this one for every different ``part``."""
@@ -85,6 +91,18 @@ class Stream:
         wide = (self.bits(*shape) >> 32) & 0x7FFFFFFF
         limit = limit_M.reshape(len(self.key_M), *(1 for _ in shape))
         return (wide * limit) >> 31
+
+
+class _Later(Stream):
+    def __init__(self, *parts: Any) -> None:
+        object.__setattr__(self, "_parts", parts)
+
+    @property
+    def key_M(self) -> Tensor:
+        if "_key_M" not in self.__dict__:
+            object.__setattr__(self, "_key_M", Stream.named(*self.__dict__["_parts"]).key_M)
+        key_M: Tensor = self.__dict__["_key_M"]
+        return key_M
 
 
 def host_generator(seed: int, purpose: str, *parts: int) -> np.random.Generator:

@@ -8,7 +8,7 @@ from torch import Tensor
 from selfsame.audit.leakage import closest, cosine_statistics
 from selfsame.audit.recovery import Leakage
 from selfsame.engine.batches import local_batches
-from selfsame.engine.cohort import derivatives
+from selfsame.engine.settle import derivatives
 from selfsame.engine.state import Problem, State
 from selfsame.methods.base import pick
 
@@ -38,7 +38,7 @@ def bias_updates(problem: Problem, state: State, client_M: Tensor) -> Tensor:
     own, sent = pick(state.own, client_M), method.send(state.server, who)
     mine = method.start(own, sent, who, emb, batch.mask_MB)
     head = {name: value.expand(len(client_M), *value.shape) for name, value in model.head_views(state.theta_P).items()}
-    _, emb_grad_MBD, _, _ = derivatives(problem, emb, batch, mine, sent, head, who)
+    _, emb_grad_MBD, _, _ = derivatives(method.loss, emb, batch.mask_MB, mine, method.learns, sent, head, who)
     return -emb_grad_MBD.sum(1)
 
 

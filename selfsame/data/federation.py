@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
 
+_FULL_SCALE = {torch.uint8: 255.0, torch.int16: 32768.0}  # images and audio as they are stored
+
 
 class Source(Protocol):
     """Where the clients' training samples come from."""
+
+    on_host: ClassVar[bool]  # rows are fetched by the host, so a CUDA graph or a compiled function cannot draw them
 
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
         """Raw samples (M, B, *shape), uint8 or float32; index_MB counts within each client."""
@@ -28,6 +36,8 @@ class Held:
     x: Tensor  # (n, *shape)
     start_N: Tensor
 
+    on_host: ClassVar[bool] = False
+
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
         flat = (self.start_N[client_M][:, None] + index_MB).flatten()
         return self.x[flat].unflatten(0, index_MB.shape)
@@ -37,14 +47,95 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Samples in a memory-mapped array, read when asked for: as much of a tensor as evaluation needs."""
+
+    store: NDArray[Any]  # (any number, *shape)
+    row: NDArray[np.int64]  # which of them, in order
+    device: torch.device = torch.device("cpu")  # noqa: RUF009  where the samples that are asked for go
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.row), *self.store.shape[1:])
+
+    @property
+    def row_bytes(self) -> int:
+        """What one sample takes."""
+        return self.store.itemsize * math.prod(self.store.shape[1:])
+
+    def __getitem__(self, which: slice | Tensor) -> Tensor:
+        """The samples of a slice, of indices or of a mask."""
+        row = self.row[which] if isinstance(which, slice) else self.row[which.cpu().numpy()]
+        return torch.from_numpy(np.take(self.store, row, axis=0)).to(self.device)
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """All samples, `size` at a time."""
+        return (self[begin : begin + size] for begin in range(0, len(self), size))
+
+    def pick(self, row: NDArray[np.int64]) -> Rows:
+        """Some of the samples, still unread."""
+        return replace(self, row=self.row[row])
+
+    def to(self, device: torch.device | str) -> Rows:
+        return replace(self, device=torch.device(device))
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Samples that may be more than memory holds, client after client; only the rows of a batch are read and moved."""
+
+    x: Rows
+    start_N: Tensor  # on the CPU
+
+    on_host: ClassVar[bool] = True
+
+    def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
+        flat = (self.start_N[client_M.cpu()][:, None] + index_MB.cpu()).flatten()
+        return self.x[flat].unflatten(0, index_MB.shape)
+
+    def to(self, device: torch.device | str) -> Mapped:
+        return Mapped(self.x.to(device), self.start_N)
+
+
+@dataclass(frozen=True)
 class Samples:
     """Labelled samples for evaluation."""
 
-    x: Tensor
+    x: Tensor | Rows
     y: Tensor
 
     def to(self, device: torch.device | str) -> Samples:
         return Samples(self.x.to(device), self.y.to(device))
+
+    @staticmethod
+    def none(shape: tuple[int, ...] = (), dtype: torch.dtype = torch.uint8) -> Samples:
+        """No samples of a shape."""
+        return Samples(torch.empty(0, *shape, dtype=dtype), torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Pairs of unseen samples to verify: T pairs of places in `Federation.unseen`."""
+
+    index_a: Tensor
+    index_b: Tensor
+    same: Tensor  # bool: of one person
+    fold: Tensor  # 0 throughout where the publisher defines no folds
+
+    def __len__(self) -> int:
+        return len(self.same)
+
+    def to(self, device: torch.device | str) -> Trials:
+        return Trials(*(part.to(device) for part in (self.index_a, self.index_b, self.same, self.fold)))
+
+    @staticmethod
+    def none() -> Trials:
+        """No pairs."""
+        empty = torch.empty(0, dtype=torch.int64)
+        return Trials(empty, empty, empty.bool(), empty)
 
 
 @dataclass(frozen=True)
@@ -58,10 +149,13 @@ class Federation:
     source: Source
     test: Samples  # y: class of a seen class, 0 .. classes-1
     unseen: Samples  # y: any integers; classes that no client holds
-    mean: tuple[float, ...] = (0.0,)  # per channel, after uint8 is divided by 255
+    mean: tuple[float, ...] = (0.0,)  # per channel, after integers are divided by their full scale
     std: tuple[float, ...] = (1.0,)
     notes: tuple[str, ...] = ()  # what a user should know, e.g. skipped people
     class_names: tuple[str, ...] = field(default=(), repr=False)
+    validation: Samples = field(default_factory=Samples.none)  # of seen classes, for choosing settings
+    trials: Trials = field(default_factory=Trials.none)
+    left_out: tuple[str, ...] = field(default=(), repr=False)  # every file and person not used, and why, one line each
 
     @property
     def clients(self) -> int:
@@ -79,11 +173,14 @@ class Federation:
             source=self.source.to(device),
             test=self.test.to(device),
             unseen=self.unseen.to(device),
+            validation=self.validation.to(device),
+            trials=self.trials.to(device),
         )
 
     def scale(self, raw: Tensor) -> Tensor:
         """Raw samples (..., *shape) as the network wants them: float, channel-wise standardised."""
-        x = raw.to(torch.float32) / 255.0 if raw.dtype == torch.uint8 else raw
+        full = _FULL_SCALE.get(raw.dtype)
+        x = raw if full is None else raw.to(torch.float32) / full
         mean, std = (self._channels(values, x) for values in (self.mean, self.std))
         return (x - mean) / std
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class Generated:
     An identity is a point in latent space; a sample moves it a little, appends as many nuisance dimensions, stronger
     but saying nothing about who it is, and passes both through a fixed random layer, a tanh and a second fixed layer.
     """
+
+    on_host: ClassVar[bool] = False
 
     seed: int
     size: int

@@ -9,22 +9,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import Federation
 from selfsame.engine.augment import augment
 from selfsame.recipe import AugmentPart, LocalPart
 from selfsame.streams import Stream
+from selfsame.wire import finite_rows
 
 _TOP = 2**62
+_CROP = 4  # the part of the stream that cuts recordings; augment takes 0 to 3
 # Beyond this many samples a client, a batch is drawn with replacement: sorting them all would cost more than training.
 _SORT_LIMIT = 16384
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Scaled samples of M clients and which of them count (a client may have fewer than B)."""
+    """Scaled samples of M clients and which of them count (a client may have fewer than B).
+
+    A client with a sample that is not finite is not sound, and its samples here are zeros: in a backward pass that all
+    clients share, a NaN of one would reach everybody, whatever its weight, since 0 * NaN is NaN.
+    """
 
     x_MB: Tensor
     mask_MB: Tensor
+    sound_M: Tensor
 
 
 def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Tensor, Tensor]:
@@ -55,8 +63,17 @@ def _fetch(
     dtype: torch.dtype,
 ) -> Batch:
     index = torch.where(good, index, 0)
-    x = federation.scale(federation.source.rows(client_M, index))
-    return Batch(augment(x, change, stream).to(dtype), good.to(dtype))
+    source = federation.source
+    if isinstance(source, HeldClips | MappedClips):
+        raw = source.crops(client_M, index, stream.fold(_CROP))
+    else:
+        raw = source.rows(client_M, index)
+    x = augment(federation.scale(raw), change, stream).to(dtype)
+    sound_M = torch.ones_like(client_M, dtype=torch.bool)
+    if raw.is_floating_point():
+        sound_M = finite_rows(raw)
+        x = torch.where(sound_M.reshape(-1, *(1 for _ in x.shape[1:])), x, 0)
+    return Batch(x, good.to(dtype), sound_M)
 
 
 def step_batch(
@@ -67,10 +84,13 @@ def step_batch(
     change: AugmentPart,
     seed: int,
     round: int | Tensor,
-    step: int,
+    step: int | Tensor,
     dtype: torch.dtype,
 ) -> Batch:
-    """The batch of one local step: different samples of each client, drawn at random."""
+    """The batch of one local step: different samples of each client, drawn at random.
+
+    `round` may be a number a row, for clients of several rounds at once.
+    """
     count_M = federation.count_N[client_M]
     stream = Stream.named(seed, "batch", client_M, round, step)
     index_MB, good_MB = _order(count_M, longest, stream, min(local.batch, longest))
@@ -103,7 +123,9 @@ def local_batches(
     """
     if not local.epochs:
         for step in range(local.steps):
-            yield draw(federation, client_M, longest, local, change, seed, round, step, dtype)
+            # A number among the arguments of a compiled function would have it compiled anew for every step.
+            at = step if isinstance(round, int) else torch.tensor(step, device=client_M.device)
+            yield draw(federation, client_M, longest, local, change, seed, round, at, dtype)
         return
     count_M = federation.count_N[client_M]
     size = min(local.batch, longest)

@@ -12,11 +12,18 @@ from torch.func import functional_call, vmap
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
 from selfsame.nets.check import batch_coupled
+from selfsame.nets.resnet import ResNet
+from selfsame.nets.resnet_cuda import FusedResNet
+
+_STREAMS = 4  # on which the replicas of a cohort run on CUDA
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lies in theta: averaging, optimisers and checkpoints then see one vector."""
+    """Where each named tensor lies in theta: averaging, optimisers and checkpoints then see one vector.
+
+    Kernels of convolutions lie channels-last, the order in which the GPU reads them.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -30,13 +37,25 @@ class Layout:
         return [shape.numel() for shape in self.shapes]
 
     def flatten(self, tensors: Fields) -> Tensor:
-        return torch.cat([tensors[name].detach().reshape(-1) for name in self.names])
+        return torch.cat([_last(tensors[name].detach()).reshape(-1) for name in self.names])
 
     def views(self, theta_P: Tensor) -> Fields:
         """The named tensors as views of theta; a leading axis of theta stays in front of each."""
         lead = theta_P.shape[:-1]
         parts = theta_P.split(self.sizes, dim=-1)
-        return {n: p.reshape((*lead, *s)) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+        return {n: _first(p, lead, s) for n, p, s in zip(self.names, parts, self.shapes, strict=True)}
+
+
+def _last(tensor: Tensor) -> Tensor:
+    """A convolution's kernels (O, I, *K) as (O, *K, I); anything else as it is."""
+    return tensor.movedim(1, -1) if tensor.dim() > 2 else tensor
+
+
+def _first(flat: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
+    """The tensor whose numbers lie in `flat`, with `lead` in front."""
+    if len(shape) <= 2 or shape[1] == 1:
+        return flat.reshape((*lead, *shape))
+    return flat.reshape((*lead, shape[0], *shape[2:], shape[1])).movedim(-1, len(lead) + 1)
 
 
 class Model:
@@ -58,15 +77,28 @@ class Model:
                 "depend on who else is in the cohort; use group norm and no dropout"
             )
         self.device, self.dtype, self.autocast = torch.device(device), dtype, autocast
-        first = {f"net.{name}": p.detach() for name, p in net.named_parameters()}
+        # Matrices, then vectors: each kind has its own precision on the GPU and lies in one piece.
+        named = sorted(net.named_parameters(), key=lambda pair: pair[1].dim() < 2)
+        first = {f"net.{name}": p.detach() for name, p in named}
         first |= {f"head.{name}": value for name, value in head.items()}
         self.layout = Layout.of(first)
         self.first_theta = self.layout.flatten(first).to(device=self.device, dtype=dtype)
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
         self.compiled = compile
+        self._streams: list[torch.cuda.Stream] = []
+        self.fused = self._fused(net) if compile else None
         self._fast: Callable[[Tensor, Tensor], Tensor] = (
-            torch.compile(self.embed_eager, dynamic=False) if compile else self.embed_eager
+            torch.compile(self.embed_eager, dynamic=False) if compile and self.fused is None else self.embed_eager
         )
+
+    def _fused(self, net: nn.Module) -> FusedResNet | None:
+        """The version of the network whose passes are written out for CUDA, if there is one."""
+        if self.device.type != "cuda" or self.autocast != torch.bfloat16 or not FusedResNet.fits(net):
+            return None
+        mine = [(n, s) for n, s in zip(self.layout.names, self.layout.shapes, strict=True) if n.startswith("net.")]
+        names, shapes = zip(*mine, strict=True)
+        assert isinstance(net, ResNet)
+        return FusedResNet(net, tuple(name.removeprefix("net.") for name in names), shapes)
 
     @property
     def parameters(self) -> int:
@@ -75,7 +107,10 @@ class Model:
     def net_views(self, theta_P: Tensor) -> Fields:
         """The network's named tensors."""
         views = self.layout.views(theta_P)
-        return {name.removeprefix("net."): v for name, v in views.items() if name.startswith("net.")}
+        found = {name.removeprefix("net."): v for name, v in views.items() if name.startswith("net.")}
+        if self.device.type == "cuda":
+            return found
+        return {name: v.contiguous() for name, v in found.items()}  # small convolutions on the CPU want it so
 
     def head_views(self, theta_P: Tensor) -> Fields:
         """The averaged parameters beside the network."""
@@ -84,8 +119,13 @@ class Model:
 
     def embed_eager(self, theta_P: Tensor, x: Tensor) -> Tensor:
         """Embeddings (S, D) of samples (S, *shape)."""
+        if self.fused is not None and not x.requires_grad:
+            return self.fused(theta_P, x)
         if x.dim() == 4 and x.device.type == "cuda":
             x = x.contiguous(memory_format=torch.channels_last)
+        return self._module(theta_P, x)
+
+    def _module(self, theta_P: Tensor, x: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             out = functional_call(self.net, self.net_views(theta_P), (x,))
         return out.to(self.dtype)
@@ -94,6 +134,44 @@ class Model:
         """One network for everybody: (M, B, D) from (M, B, *shape), in one pass."""
         return self._fast(theta_P, x_MB.flatten(0, 1)).unflatten(0, x_MB.shape[:2])
 
+    def embed_and_back(self, theta_P: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+        """Embeddings (M, B, D), and what turns derivatives in them into those in the network's part of theta.
+
+        These come as pieces in theta's order, some in the lower precision in which they were computed.
+        """
+        if self.fused is not None:
+            fused = self.fused
+            emb, done = fused.forward(theta_P.detach(), x_MB.flatten(0, 1))
+            return emb.unflatten(0, x_MB.shape[:2]), lambda pull: fused.backward(done, pull.flatten(0, 1), True)
+        theta = theta_P.detach().requires_grad_()
+        with torch.enable_grad():
+            live = self.embed(theta, x_MB)
+        size = sum(n for name, n in zip(self.layout.names, self.layout.sizes, strict=True) if name.startswith("net."))
+        return live.detach(), lambda pull: [torch.autograd.grad(live, theta, pull)[0][:size]]
+
     def embed_each(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
-        """A network for each client: (M, B, D), stacked replicas under vmap."""
-        return vmap(self.embed_eager)(theta_MP, x_MB)
+        """A network for each client: (M, B, D), stacked replicas under vmap.
+
+        Where the passes are written out, the clients run one after another on a few streams: each fills the gaps that
+        the small kernels of the others leave.
+        """
+        if self.fused is None:
+            return vmap(self._module)(theta_MP, x_MB)
+        each = list(zip(theta_MP.unbind(), x_MB.unbind(), strict=True))
+        if self.device.type != "cuda":
+            return torch.stack([self.fused(theta_P, x_B) for theta_P, x_B in each])
+        main = torch.cuda.current_stream(self.device)
+        out = []
+        for place, (theta_P, x_B) in enumerate(each):
+            stream = self._stream(place % _STREAMS)
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                out.append(self.fused(theta_P, x_B, overlap=False))
+        for place in range(min(_STREAMS, len(out))):
+            main.wait_stream(self._stream(place))
+        return torch.stack(out)
+
+    def _stream(self, place: int) -> torch.cuda.Stream:
+        while len(self._streams) <= place:
+            self._streams.append(torch.cuda.Stream(self.device))
+        return self._streams[place]

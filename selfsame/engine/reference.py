@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ def client_update(
         grads = torch.autograd.grad(loss, [theta, *learned.values()], allow_unused=True, materialize_grads=True)
         theta_P = theta_P - lr * grads[0]
         mine = {**mine, **{k: mine[k] - lr * g for k, g in zip(learned, grads[1:], strict=True)}}
-        losses.append(float(loss.detach()))
+        losses.append(float(loss.detach()) if bool(batch.sound_M) else math.nan)
     assert mine is not None
     final = emb.detach()
     if method.needs_final_embedding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -9,10 +10,13 @@ import torch
 from torch import Tensor
 
 from selfsame.engine import cohort, reference
+from selfsame.engine.batches import Batch, steps_a_round
 from selfsame.engine.plan import Plan
 from selfsame.engine.state import Problem, State
 
 _BLOCK = 512  # rounds whose plan lies on the device at a time when graphs are replayed
+_AHEAD = 32  # rounds whose batches are drawn at a time then, at most
+_AHEAD_BYTES = 2**28  # and what these may take
 
 
 class Engine:
@@ -20,7 +24,9 @@ class Engine:
 
     def __init__(self, problem: Problem, name: str = "cohort", graphs: bool = False) -> None:
         self.problem, self.name = problem, name
-        self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda"
+        # Passes over the data are drawn inside the round, which a graph cannot do with samples that the host fetches.
+        inside = problem.federation.source.on_host and bool(problem.recipe.local.epochs)
+        self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda" and not inside
         self._graph: _Graph | None = None
 
     def run(self, state: State, plan: Plan, tick: Callable[[int], None] | None = None) -> Tensor:
@@ -86,6 +92,53 @@ class _Graph:
         self.number = torch.zeros((), dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warmed = 0
+        # Batches are drawn for several rounds at a time: outside the graph, so that samples may come from the host, and
+        # at once, because the many small kernels of a draw take as long for one round as for many.
+        self.slot = torch.zeros(1, dtype=torch.int64, device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.ahead: list[Batch] = []
+        local, shape = problem.recipe.local, problem.federation.shape
+        steps = steps_a_round(local, problem.longest)
+        each = steps * size * min(local.batch, problem.longest) * math.prod(shape) * problem.model.dtype.itemsize
+        self.rounds_ahead = 0 if local.epochs else max(1, min(_AHEAD, _AHEAD_BYTES // each))
+
+    def _draw(self, first: int, begin: int) -> None:
+        """Draw the batches of the rounds from place `begin` of the block on, whose first round is `first`."""
+        problem, recipe, ahead = self.problem, self.problem.recipe, self.rounds_ahead
+        device = problem.model.device
+        number_A = torch.arange(first + begin, first + begin + ahead, device=device)
+        place_A = torch.arange(begin, begin + ahead, device=device).clamp(max=_BLOCK - 1)
+        client_AM = self.client_TM[place_A].flatten()
+        number_AM = number_A.repeat_interleave(self.size)
+        for step in range(recipe.local.steps):
+            self.step.fill_(step)
+            drawn = problem.tools.draw(
+                problem.federation,
+                client_AM,
+                problem.longest,
+                recipe.local,
+                recipe.augment,
+                recipe.run.seed,
+                number_AM,
+                self.step,
+                problem.model.dtype,
+            )
+            parts = [part.unflatten(0, (ahead, self.size)) for part in (drawn.x_MB, drawn.mask_MB, drawn.sound_M)]
+            if len(self.ahead) <= step:
+                self.ahead.append(Batch(*(part.clone() for part in parts)))
+            kept = self.ahead[step]
+            for buffer, part in zip((kept.x_MB, kept.mask_MB, kept.sound_M), parts, strict=True):
+                buffer.copy_(part)
+        self.slot.zero_()
+
+    def _batches(self) -> list[Batch] | None:
+        """This round's batches, if they have been drawn ahead."""
+        if not self.rounds_ahead:
+            return None
+        return [
+            Batch(*(part.index_select(0, self.slot)[0] for part in (kept.x_MB, kept.mask_MB, kept.sound_M)))
+            for kept in self.ahead
+        ]
 
     def _round(self) -> None:
         loss = cohort.run_round(
@@ -96,10 +149,14 @@ class _Graph:
             self.lr_T.index_select(0, self.place)[0],
             self.server_lr_T.index_select(0, self.place)[0],
             self.number,
+            self._batches(),
         )
         self.loss_T.index_copy_(0, self.place, loss.reshape(1))
-        self.place += 1
-        self.number += 1
+        self._next()
+
+    def _next(self) -> None:
+        for counter in (self.place, self.number, self.slot):
+            counter += 1
 
     def run(self, block: Plan) -> Tensor:
         count = len(block)
@@ -114,10 +171,11 @@ class _Graph:
         self.number.fill_(block.first)
         answered = block.alive_TM.any(1).tolist()
         for t in range(count):
+            if self.rounds_ahead and t % self.rounds_ahead == 0:
+                self._draw(block.first, t)
             if not answered[t]:
                 self.loss_T[t] = 0
-                self.place += 1
-                self.number += 1
+                self._next()
             elif self.graph is not None:
                 self.graph.replay()
             elif self.warmed < self.WARM_UP:
@@ -143,7 +201,8 @@ class _Graph:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
-            with torch.cuda.graph(graph):
+            # What the round waits for goes before the derivatives in the weights, on which nothing waits.
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(priority=-1)):
                 self._round()
         except RuntimeError as error:
             warnings.warn(f"CUDA graph not captured, going on without: {str(error).splitlines()[0]}", stacklevel=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,21 @@ def begin(part: ServerPart, theta_P: Tensor) -> Fields:
     if part.optimiser == "adagrad":
         return {"square": zeros}
     return {}
+
+
+def apply(
+    part: ServerPart,
+    optim: Fields,
+    theta_P: Tensor,
+    pieces: Sequence[Tensor],
+    scale: Tensor | float,
+    lr: Tensor | float,
+    server_lr: Tensor | float,
+) -> None:
+    """A step where delta is `scale` times the pieces, which lie in theta's order and may be of lower precision."""
+    whole = pieces[0] if len(pieces) == 1 else torch.cat([piece.to(theta_P.dtype) for piece in pieces])
+    delta_P = scale * whole.to(theta_P.dtype)
+    step(part, optim, theta_P, delta_P, lr, server_lr)
 
 
 def step(

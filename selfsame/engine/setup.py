@@ -31,12 +31,21 @@ def resolve(recipe: Recipe) -> Recipe:
     return replace(recipe, net=NetPart(net.name or data.net, options, net.width or data.width))
 
 
+def _with_features(recipe: Recipe, federation: Federation) -> Recipe:
+    """The size of the vocabulary stands in the data file; a network that wants it gets it from there."""
+    features = getattr(federation.source, "features", 0)
+    if not features or recipe.net.name != "embedding-bag" or recipe.net.options.get("features"):
+        return recipe
+    return replace(recipe, net=replace(recipe.net, options={**recipe.net.options, "features": features}))
+
+
 def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
     """Load the data, build the network and the method, check that they fit together."""
     recipe = resolve(recipe)
     method = methods.make(recipe.method.name, recipe.method.options)
     if federation is None:
         federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
+    recipe = _with_features(recipe, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
     method.check(world)

@@ -12,6 +12,7 @@ from selfsame.data.federation import Federation
 from selfsame.engine import server
 from selfsame.engine.batches import Batch, step_batch
 from selfsame.engine.model import Model
+from selfsame.engine.settle import Settled, settle
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.recipe import Recipe
 from selfsame.streams import Stream
@@ -22,14 +23,22 @@ class Tools:
     """The pure pieces of a round that gain from compilation: as they are, or compiled."""
 
     draw: Callable[..., Batch]
+    settle: Callable[..., Settled]
     loss: Callable[..., Tensor]
     report: Callable[..., tuple[Fields, Fields]]
     server_step: Callable[..., None]
+    compiled: bool
 
     @staticmethod
-    def of(method: LocalLoss, compile: bool) -> Tools:
-        pieces = (step_batch, method.loss, method.report, server.step)
-        return Tools(*(torch.compile(piece, dynamic=False) for piece in pieces) if compile else pieces)
+    def of(method: LocalLoss, compile: bool, on_host: bool = False) -> Tools:
+        """`on_host`: samples are fetched by the host, which cannot be compiled."""
+        plain = Tools(step_batch, settle, method.loss, method.report, server.apply, compiled=False)
+        if not compile:
+            return plain
+        fast = {name: torch.compile(getattr(plain, name), dynamic=False) for name in ("settle", "loss", "report")}
+        step = torch.compile(plain.server_step, dynamic=False)
+        draw = plain.draw if on_host else torch.compile(plain.draw, dynamic=False)
+        return replace(plain, **fast, draw=draw, server_step=step, compiled=True)
 
 
 @dataclass(frozen=True)
@@ -43,22 +52,25 @@ class Problem:
     world: World
     longest: int  # samples of the client with most
     tools: Tools
+    zero_1: Tensor  # the server's own number among the clients
 
     @staticmethod
     def of(recipe: Recipe, method: LocalLoss, model: Model, federation: Federation, world: World) -> Problem:
         longest = int(federation.count_N.max())
-        tools = Tools.of(method, model.compiled)
-        return Problem(recipe, method, model, federation.to(model.device), world.to(model.device), longest, tools)
+        tools = Tools.of(method, model.compiled, federation.source.on_host)
+        here = federation.to(model.device), world.to(model.device)
+        zero_1 = torch.zeros(1, dtype=torch.int64, device=model.device)
+        return Problem(recipe, method, model, *here, longest, tools, zero_1)
 
     def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
         return Cohort(client_M, self.world.class_of_N[client_M], alive_M)
 
     def stream(self, purpose: str, client_M: Tensor, *rest: int | Tensor) -> Stream:
-        return Stream.named(self.recipe.run.seed, purpose, client_M, *rest)
+        return Stream.later(self.recipe.run.seed, purpose, client_M, *rest)
 
     def server_stream(self, purpose: str, *rest: int | Tensor) -> Stream:
         """A stream with a single row, for the server's own draws."""
-        return self.stream(purpose, torch.zeros(1, dtype=torch.int64, device=self.model.device), *rest)
+        return self.stream(purpose, self.zero_1, *rest)
 
 
 @dataclass

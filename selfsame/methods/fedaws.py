@@ -33,6 +33,7 @@ from selfsame.wire import Sight, Wire
 PAPER = "Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels (FedAwS), ICML 2020"
 ROWS = 1024  # rows of W compared with all of W at once in (7)
 GATHERED = 2**18  # rows of W gathered at once in (8)
+WORKED = 2**13  # of these, how many are differentiated at once
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ def mining_step(
     rate: Tensor | float,
     distance: str,
     gathered: int = GATHERED,
+    worked: int = WORKED,
 ) -> None:
     """One gradient step on (8), in place: only the cohort's classes and their neighbours move.
 
@@ -216,7 +218,8 @@ def mining_step(
     small C'. A class counts once, however many of its clients answered.
 
     Gathered neighbours take M * K rows. Where that is more than both `gathered` and the table itself, the clients are
-    taken in pieces and their gradients collected in a table of their own, which then is the smaller of the two.
+    taken in pieces and their gradients collected in a table of their own, which then is the smaller of the two. The
+    arithmetic, which takes several times its result, is done for fewer of them at a time.
     """
     w_MD = table_CD[who.class_M]
     # Each answering client of a class carries an equal part of it.
@@ -233,9 +236,13 @@ def mining_step(
     change_CD = table_CD if len(w_MD) <= at_once else torch.zeros_like(table_CD)
     for first in range(0, len(w_MD), at_once):
         rows = slice(first, first + at_once)
-        in_w_MD, in_y_MKD = mining_gradient(w_MD[rows], table_CD[index_MK[rows]], weight_MK[rows], distance)
-        change_CD.index_add_(0, who.class_M[rows], -rate * in_w_MD)
-        change_CD.index_add_(0, index_MK[rows].flatten(), -rate * in_y_MKD.flatten(0, 1))
+        y_MKD = table_CD[index_MK[rows]]
+        few = max(1, worked // index_MK.shape[1])
+        parts = (w_MD[rows], y_MKD, weight_MK[rows], who.class_M[rows], index_MK[rows])
+        for w, y, weight, at, index in zip(*(part.split(few) for part in parts), strict=True):
+            in_w_MD, in_y_MKD = mining_gradient(w, y, weight, distance)
+            change_CD.index_add_(0, at, -rate * in_w_MD)
+            change_CD.index_add_(0, index.flatten(), -rate * in_y_MKD.flatten(0, 1))
     if change_CD is not table_CD:
         table_CD.add_(change_CD)
 

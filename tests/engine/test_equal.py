@@ -10,13 +10,16 @@ import torch
 from small import assert_same, build, people, recipe, train
 from torch import nn
 
-from selfsame import methods
+from selfsame import methods, nets
 from selfsame.engine.cohort import fused
 from selfsame.engine.model import Model
 from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.state import Problem, begin
 from selfsame.methods import METHODS
+from selfsame.nets import norm
+from selfsame.nets.resnet import ResNet
+from selfsame.nets.resnet_cuda import FusedResNet
 from selfsame.streams import Stream
 
 PART = {"size": 5, "dropout": 0.3}
@@ -154,8 +157,8 @@ def cosine(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a @ b) / (a.norm() * b.norm())
 
 
-def flat(net: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+def flat(problem, net: nn.Module) -> torch.Tensor:
+    return problem.model.layout.flatten({f"net.{name}": p for name, p in net.named_parameters()})
 
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
@@ -176,7 +179,7 @@ def test_federated_averaging_by_hand(engine):
             networks.append(network)
         average(net, networks, counts)
     state, _ = train(problem, engine)
-    assert torch.allclose(state.theta_P, flat(net), rtol=0, atol=1e-12)
+    assert torch.allclose(state.theta_P, flat(problem, net), rtol=0, atol=1e-12)
     assert torch.allclose(state.server["class_embedding"], table, rtol=0, atol=1e-12)
 
 
@@ -206,7 +209,7 @@ def test_fedhide_by_hand(engine):
         proxies = torch.stack(reported)
         average(net, networks, counts)
     state, _ = train(problem, engine)
-    assert torch.allclose(state.theta_P, flat(net), rtol=0, atol=1e-12)
+    assert torch.allclose(state.theta_P, flat(problem, net), rtol=0, atol=1e-12)
     assert torch.allclose(state.own["prototype"], prototype, rtol=0, atol=1e-12)
     assert torch.allclose(state.server["proxies"], proxies, rtol=0, atol=1e-12)
 
@@ -218,9 +221,32 @@ def test_reference_uses_only_its_own_client(monkeypatch):
     source = problem.federation.source
 
     class Spy:
+        on_host = False
+
         def rows(self, client_M, index_MB):
             asked.append(client_M.tolist())
             return source.rows(client_M, index_MB)
 
     train(replace(problem, federation=replace(problem.federation, source=Spy())), "reference")
     assert asked == [[client] for client in range(12)]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_network_with_its_passes_written_out(name, steps, monkeypatch):
+    """What runs on CUDA, here with plain arithmetic in float64 in place of the kernels."""
+
+    def tiny_residual(shape, width):
+        return ResNet(16, (1, 1), shape, width, groups=4, project=True, init="torch")
+
+    monkeypatch.setitem(nets.NETS, "tiny-residual", tiny_residual)
+    net = {"name": "tiny-residual", "width": 8}
+    problem = build(name, local={"steps": steps}, net=net, run={"rounds": 2})
+    expected, losses = train(problem, "reference")
+    model = problem.model
+    mine = [(n, s) for n, s in zip(model.layout.names, model.layout.shapes) if n.startswith("net.")]
+    names = tuple(n.removeprefix("net.") for n, _ in mine)
+    model.fused = FusedResNet(model.net, names, tuple(s for _, s in mine), norm, torch.float64)
+    got, losses_got = train(problem, "cohort")
+    assert_same(got, expected)
+    assert torch.allclose(losses_got, losses, rtol=1e-9, atol=0)

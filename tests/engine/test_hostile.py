@@ -31,6 +31,8 @@ def rounds(problem: Problem, engine: str, client: list[int], dead: tuple[int, ..
 class Poisoned:
     """Samples, with those of some clients replaced by a value."""
 
+    on_host = False
+
     def __init__(self, source, clients: list[int], value: float) -> None:
         self.source, self.clients, self.value = source, torch.tensor(clients), value
 

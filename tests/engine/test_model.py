@@ -13,16 +13,17 @@ from selfsame.errors import SelfsameError
 
 def tensors() -> dict[str, torch.Tensor]:
     draw = torch.Generator().manual_seed(6)
-    shapes = {"a": (2, 3), "b": (), "c": (4,), "d": (1, 2, 2)}
+    shapes = {"a": (2, 3), "b": (), "c": (4,), "d": (3, 2, 2, 2)}
     return {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
 
 
 def test_round_trip():
     given = tensors()
     layout = Layout.of(given)
-    assert layout.sizes == [6, 1, 4, 4]
+    assert layout.sizes == [6, 1, 4, 24]
     theta = layout.flatten(given)
-    assert theta.tolist() == [v for t in given.values() for v in t.flatten().tolist()]
+    in_order = [*(given[name] for name in "abc"), given["d"].permute(0, 2, 3, 1)]  # convolutions lie channels-last
+    assert theta.tolist() == [v for t in in_order for v in t.flatten().tolist()]
     back = layout.views(theta)
     assert list(back) == list(given)
     assert all(torch.equal(back[name], given[name]) for name in given)
@@ -38,7 +39,7 @@ def test_round_trip():
 def test_views_keep_a_leading_axis(lead):
     given = tensors()
     layout = Layout.of(given)
-    theta = torch.arange(15.0) + 100 * torch.arange(torch.Size(lead).numel()).reshape(*lead, 1)
+    theta = torch.arange(35.0) + 100 * torch.arange(torch.Size(lead).numel()).reshape(*lead, 1)
     views = layout.views(theta)
     for name, value in given.items():
         assert views[name].shape == (*lead, *value.shape)

@@ -140,6 +140,9 @@ def test_pieces_of_the_cohort_equal_the_whole_cohort():
     who = cohort([2, 5, 0, 3, 3, 8, 1])
     mining_step(whole, who, 3, None, 0.3, "cosine")
     mining_step(pieces, who, 3, None, 0.3, "cosine", gathered=1)  # the table allows 9 // 3 clients at once
+    few = w.clone()
+    mining_step(few, who, 3, None, 0.3, "cosine", worked=5)  # one client at a time
+    assert torch.allclose(few, whole, rtol=0, atol=1e-12)
     assert torch.allclose(whole, pieces, atol=1e-14)
 
 

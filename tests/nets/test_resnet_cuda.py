@@ -1,0 +1,128 @@
+"""The residual network with its backward pass written out, held to the module and autograd; the kernels to torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+
+from selfsame.engine.model import Layout
+from selfsame.nets import norm
+from selfsame.nets.resnet import ResNet
+from selfsame.nets.resnet_cuda import FusedResNet
+
+
+def small(groups: int, first: int = 16, blocks: tuple[int, ...] = (1, 2, 1)) -> tuple[ResNet, Layout, torch.Tensor]:
+    torch.manual_seed(3)
+    net = ResNet(first, blocks, (3, 8, 8), 5, groups=groups, project=True, init="torch").double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1 * torch.randn_like(p))  # norms away from weight 1 and bias 0
+    named = sorted(net.named_parameters(), key=lambda pair: pair[1].dim() < 2)
+    layout = Layout.of({name: p.detach() for name, p in named})
+    return net, layout, layout.flatten(dict(named))
+
+
+@pytest.mark.parametrize("groups", [4, 16])
+def test_written_out_pass_equals_autograd(groups):
+    net, layout, theta = small(groups)
+    fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
+    x, pull = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
+    got, want = theta.clone().requires_grad_(), theta.clone().requires_grad_()
+    out = fused(got, x)
+    expected = functional_call(net, layout.views(want), (x,))
+    assert torch.allclose(out, expected, rtol=0, atol=1e-12)
+    (grad,) = torch.autograd.grad(out, got, pull)
+    (expected_grad,) = torch.autograd.grad(expected, want, pull)
+    assert (expected_grad != 0).double().mean() > 0.9  # the whole network takes part
+    assert torch.allclose(grad, expected_grad, rtol=1e-9, atol=1e-11)
+
+
+def test_parameters_beside_the_network_get_no_derivative():
+    net, layout, theta = small(4)
+    fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
+    longer = torch.cat([theta, torch.ones(7, dtype=torch.float64)]).requires_grad_()
+    (grad,) = torch.autograd.grad(fused(longer, torch.randn(2, 3, 8, 8, dtype=torch.float64)).sum(), longer)
+    assert torch.equal(grad[-7:], torch.zeros(7, dtype=torch.float64))
+    assert grad[:-7].abs().sum() > 0
+
+
+CASES = [(2, 16, 5, 8), (3, 64, 32, 32), (2, 128, 16, 32), (2, 256, 8, 32), (2, 512, 4, 32), (1, 64, 56, 2)]
+
+
+def plain(x, weight, bias, groups, add, relu):
+    y = F.group_norm(x, groups, weight, bias, 1e-5)
+    if add is not None:
+        y = y + add
+    return y.relu() if relu else y
+
+
+def check_norm(ops, case, relu: bool, added: bool, more: bool, device: str, dtype: torch.dtype, tolerance: float):
+    images, channels, side, groups = case
+    torch.manual_seed(1)
+
+    def draw():
+        x = torch.randn(images, channels, side, side, device=device).to(dtype)
+        return x.contiguous(memory_format=torch.channels_last)
+
+    x, add, grad, extra = draw(), draw() if added else None, draw(), draw() if more else None
+    high = torch.float64 if dtype == torch.float64 else torch.float32
+    weight, bias = torch.randn(2, channels, device=device, dtype=high).unbind()
+    saved = ops.norm_forward(x, weight, bias, groups, 1e-5, add, relu)
+    wide = torch.full((images, 2 * channels + 3), 9.0, device=device, dtype=high)
+    x_grad, add_grad = ops.norm_backward(saved, grad, extra, weight, bias, groups, wide[:, 1 : 2 * channels + 1])
+    inputs = [t.double().requires_grad_() for t in (x, weight, bias, *((add,) if added else ()))]
+    each_weight, each_bias = (t.expand(images, -1) for t in inputs[1:3])
+    rows = [
+        plain(inputs[0][n : n + 1], each_weight[n], each_bias[n], groups, inputs[3][n : n + 1] if added else None, relu)
+        for n in range(images)
+    ]
+    pull = grad.double() + (extra.double() if more else 0)
+    want = torch.autograd.grad(torch.cat(rows), [inputs[0], each_weight, each_bias, *inputs[3:]], pull)
+    got = [x_grad, wide[:, 1 : channels + 1], wide[:, channels + 1 : 2 * channels + 1], *([add_grad] if added else [])]
+    for mine, right in zip([saved.out, *got], [torch.cat(rows), *want], strict=True):
+        assert (mine.double() - right).abs().max() <= tolerance * right.abs().max()
+    assert bool((wide[:, 0] == 9).all()) and bool((wide[:, 2 * channels + 1 :] == 9).all())  # no more than its slice
+
+
+@pytest.mark.parametrize(("relu", "added", "more"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_plain_norm_equals_torch(relu, added, more):
+    check_norm(norm, CASES[0], relu, added, more, "cpu", torch.float64, 1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("more", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+def test_kernels_equal_torch(case, relu, added, more):
+    from selfsame.nets import kernels
+
+    check_norm(kernels, case, relu, added, more, "cuda", torch.float32, 1e-5)
+    check_norm(kernels, case, relu, added, more, "cuda", torch.bfloat16, 2e-2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("overlap", [True, False])
+def test_network_on_cuda_equals_the_module(overlap):
+    net, layout, theta = small(16, first=64, blocks=(2, 2, 2))
+    fused = FusedResNet(net, layout.names, layout.shapes)
+    x, pull = torch.randn(6, 3, 8, 8).double(), torch.randn(6, 5).double()
+    want = theta.clone().requires_grad_()
+    expected = functional_call(net, layout.views(want), (x,))
+    (right,) = torch.autograd.grad(expected, want, pull)
+    got = theta.float().cuda().requires_grad_()
+    here, pull = x.float().cuda(), pull.float().cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        usual = functional_call(net.float(), layout.views(got), (here,))
+    (usual_grad,) = torch.autograd.grad(usual, got, pull)
+
+    def off(mine, exact):
+        return float((mine.detach().double().cpu() - exact.detach()).norm() / exact.norm())
+
+    for _ in range(3):  # a second stream that ran ahead would show sooner or later
+        out = fused(got, here, overlap=overlap)
+        (grad,) = torch.autograd.grad(out, got, pull)
+        assert off(out, expected) < 1.5 * off(usual, expected)  # no further from the truth than autocast is
+        assert off(grad, right) < 1.5 * off(usual_grad, right)
