@@ -1,13 +1,32 @@
-"""What every network promises: shapes, seeds, independence of samples, vmap."""
+"""What every network promises: shapes, seeds, independence of samples, one vector of parameters, vmap."""
 
 import pytest
 import torch
 from torch import nn
 
+from selfsame.engine.model import Model
 from selfsame.errors import SelfsameError
 from selfsame.nets import NETS, batch_coupled, build, register
 
-SMALL = ["lenet", "resnet8", "resnet20", "resnet18"]
+IMAGES = ["lenet", *(name for name in NETS if name.startswith("resnet"))]
+SMALLEST = {  # the smallest samples that leave every parameter something to do
+    "lenet": (1, 8, 8),
+    "resnet8": (3, 8, 8),
+    "resnet20": (3, 8, 8),
+    "resnet18": (3, 8, 8),
+    "mobilefacenet": (3, 17, 33),
+    "feduv-mnist": (4, 28, 28),
+    "feduv-celeba": (3, 64, 64),
+    "feduv-voxceleb": (1, 16384),
+    "fast-resnet34": (1, 9, 7),
+    "fast-resnet34-mel": (1, 1600),
+    "touchauth": (1, 6, 4),
+    "embedding-bag": (2, 5),
+    "mlp": (5,),
+}
+LIGHT = [name for name in SMALLEST if name != "resnet18"]  # drawing its parameters takes longest
+OPTIONS = {"embedding-bag": {"features": 7}}
+SMALL = ["lenet", "resnet8", "resnet20", "resnet18", "mobilefacenet"]
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +41,32 @@ def _images(number, *shape, dtype=torch.float64):
     return torch.randn(number, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize("name", sorted(NETS))
+def _net(name, width=4, seed=0):
+    return build(name, SMALLEST[name], width, seed, **OPTIONS.get(name, {}))
+
+
+def _samples(name, number, dtype=torch.float64):
+    x = _images(number, *SMALLEST[name], dtype=dtype)
+    if name == "embedding-bag":
+        x[:, 0] = (100 * x[:, 0]).round() % 7
+    return x
+
+
+def test_no_network_is_left_out():
+    depths_alone = {"resnet32", "resnet34", "resnet56"}  # as resnet20 and resnet18 but for the number of blocks
+    assert set(SMALLEST) | depths_alone == set(NETS)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_any_number_of_samples_and_any_width(name):
+    for number, width in ((1, 1), (3, 7)):
+        net = _net(name, width)
+        assert net(_samples(name, number, torch.float32)).shape == (number, width)
+        assert batch_coupled(net) is None
+        assert next(net.buffers(), None) is None  # theta holds parameters alone
+
+
+@pytest.mark.parametrize("name", IMAGES)
 def test_any_image_and_any_width(name):
     for shape, width in (((1, 8, 8), 5), ((3, 19, 12), 7)):
         net = build(name, shape, width)
@@ -30,50 +74,74 @@ def test_any_image_and_any_width(name):
         assert batch_coupled(net) is None
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", LIGHT)
 def test_parameters_follow_the_seed_and_leave_the_callers_generator_alone(name):
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    one = build(name, (1, 8, 8), 4, seed=3)
+    one = _net(name, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    same, other = build(name, (1, 8, 8), 4, seed=3), build(name, (1, 8, 8), 4, seed=4)
+    same, other = _net(name, seed=3), _net(name, seed=4)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters()))
     assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters()))
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALLEST)
 def test_samples_do_not_influence_each_other(name):
-    net = build(name, (1, 8, 8), 6).double()
-    x = _images(4, 1, 8, 8)
+    net = _net(name, 6).double()
+    x = _samples(name, 3)
     changed = x.clone()
-    changed[1] = 100 * changed[1] + 3
-    before, after = net(x), net(changed)
-    others = [0, 2, 3]
+    changed[1] = changed[1].flip(-1).square()  # not a mere rescaling: the speech network undoes those
+    with torch.no_grad():
+        before, after, alone = net(x), net(changed), net(x[2:])
+    others = [0, 2]
     torch.testing.assert_close(before[others], after[others], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(before[2:], alone, rtol=1e-12, atol=1e-12)
     assert not torch.allclose(before[1], after[1])
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", SMALLEST)
+def test_every_parameter_has_a_gradient(name):
+    net = _net(name).double()
+    net(_samples(name, 2)).square().sum().backward()
+    assert [key for key, p in net.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-9] == []
+
+
+@pytest.mark.parametrize("name", SMALLEST)
 def test_stacked_replicas_equal_one_client_after_another(name):
-    nets = [build(name, (3, 8, 8), 4, seed=seed).double() for seed in range(2)]
-    x_MB = torch.stack([_images(2, 3, 8, 8) * (client + 1) - client for client in range(2)])
-    params, buffers = torch.func.stack_module_state(nets)
+    """As the engine does it: a flat theta a client, vmap over the stack, embeddings and gradients in float64."""
+    models = [Model(_net(name, seed=seed).double(), {}, dtype=torch.float64) for seed in range(2)]
+    model, theta_MP = models[0], torch.stack([model.first_theta for model in models])
+    x_MB = _samples(name, 2)[:, None]
 
-    def loss(params, buffers, x_B):
-        return torch.func.functional_call(nets[0], (params, buffers), (x_B,)).square().sum()
+    def loss(theta_P, x_B):
+        emb_BD = model.embed_eager(theta_P, x_B)
+        return emb_BD.square().sum(), emb_BD
 
-    together = torch.func.vmap(torch.func.grad(loss))(params, buffers, x_MB)
-    for client, net in enumerate(nets):
-        net(x_MB[client]).square().sum().backward()
-        for key, parameter in net.named_parameters():
-            torch.testing.assert_close(together[key][client], parameter.grad, rtol=1e-9, atol=1e-9)
+    grad_MP, emb_MBD = torch.func.vmap(torch.func.grad(loss, has_aux=True))(theta_MP, x_MB)
+    for client in range(2):
+        net = _net(name, seed=client).double()
+        emb_BD = net(x_MB[client])
+        torch.testing.assert_close(emb_MBD[client], emb_BD, rtol=1e-9, atol=1e-9)
+        emb_BD.square().sum().backward()
+        for key, grad in model.net_views(grad_MP[client]).items():
+            torch.testing.assert_close(grad, net.get_parameter(key).grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_bfloat16_autocast_is_near_float32(name):
+    x = _samples(name, 1, torch.float32)[None]
+    exact, rough = (Model(_net(name, 16), {}, autocast=kind) for kind in (None, torch.bfloat16))
+    with torch.no_grad():
+        wanted, got = exact.embed(exact.first_theta, x), rough.embed(rough.first_theta, x)
+    assert got.dtype == torch.float32 and not torch.equal(got, wanted)
+    assert (got - wanted).norm() < 0.2 * wanted.norm()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_channels_last_gives_the_same_embeddings(name):
-    net = build(name, (3, 16, 12), 4).double()
-    x = _images(2, 3, 16, 12)
+    net = build(name, (3, 16, 18), 4).double()
+    x = _images(2, 3, 16, 18)
     expected = net(x)
     net = net.to(memory_format=torch.channels_last)
     torch.testing.assert_close(net(x.to(memory_format=torch.channels_last)), expected, rtol=1e-10, atol=1e-10)
@@ -92,6 +160,23 @@ def test_channels_last_gives_the_same_embeddings(name):
         ("resnet8", (1, 3, 8), 4, {}, "resnet8: images of 3x8 are too small"),
         ("resnet18", (3, 7, 7), 4, {}, "resnet18: images of 7x7 are too small, at least 8x8"),
         ("resnet18", (64,), 4, {}, "needs images of shape"),
+        ("mobilefacenet", (3, 64, 15), 4, {}, "mobilefacenet: images of 64x15 are too small, at least 16x16"),
+        ("mobilefacenet", (3, 64, 64), 4, {"groups": -1}, "mobilefacenet: groups must be at least 1"),
+        ("feduv-mnist", (4, 27, 28), 4, {}, "feduv-mnist: images of 27x28 are too small, at least 28x28"),
+        ("feduv-celeba", (3, 64, 63), 4, {}, "feduv-celeba: images of 64x63 are too small, at least 64x64"),
+        ("feduv-voxceleb", (1, 16383), 4, {}, "recordings of 16383 are too small, at least 16384"),
+        ("feduv-voxceleb", (1, 1, 16384), 4, {}, r"needs recordings of shape \(channels, samples\), got \(1, 1, 16384"),
+        ("fast-resnet34", (40, 200), 4, {}, r"needs spectrograms of shape \(1, mels, frames\), got \(40, 200\)"),
+        ("fast-resnet34", (2, 40, 200), 4, {}, r"fast-resnet34: needs spectrograms of shape \(1, mels, at least 2"),
+        ("fast-resnet34", (1, 40, 1), 4, {}, "at least 2 frames"),
+        ("touchauth", (30, 10), 4, {}, r"needs touches of shape \(channels, events, features\)"),
+        ("touchauth", (1, 2, 10), 4, {}, "touchauth: a sample of 2 events is too short, at least 3"),
+        ("touchauth", (1, 30, 0), 4, {}, "needs touches of shape"),
+        ("embedding-bag", (3, 5), 4, {"features": 9}, r"expected shape \(2, L\), got \(3, 5\)"),
+        ("embedding-bag", (2, 5, 1), 4, {"features": 9}, r"needs sparse rows of shape \(2, length\)"),
+        ("embedding-bag", (2, 5), 4, {}, "option features must be the size of the vocabulary.*got 0"),
+        ("embedding-bag", (2, 5), 4, {"features": 2**24 + 1}, "from 1 to 16777216"),
+        ("embedding-bag", (2, 5), 4, {"features": "all"}, "features must be a whole number"),
         ("lenet", (1, 8, 8), 0, {}, "width must be at least 1"),
     ],
 )
@@ -101,45 +186,9 @@ def test_a_mistake_gets_one_line(name, shape, width, options, line):
     assert "\n" not in str(caught.value)
 
 
-class _Flat(nn.Module):
-    def __init__(self, shape, width, scale=1):
-        super().__init__()
-        self.layer = nn.Linear(torch.Size(shape).numel(), width * scale)
-
-    def forward(self, x):
-        return self.layer(x.flatten(1))
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    monkeypatch.setattr("selfsame.nets.NETS", dict(NETS))
-    register("mine", _Flat)
-
-
-def test_a_users_own_network_joins_in_one_line(registered):
-    one, same = build("mine", (5,), 3, seed=1), build("mine", (5,), 3, seed=1)
-    assert one(torch.zeros(2, 5)).shape == (2, 3)
-    assert torch.equal(one.layer.weight, same.layer.weight)
-
-
-@pytest.mark.parametrize(
-    "factory, options, line",
-    [
-        (_Flat, {"scale": 2}, r"must give a tensor of shape \(2, 3\), got \(2, 6\)"),
-        (_Flat, {"depth": 2}, "unexpected keyword argument 'depth'"),
-        (lambda shape, width: None, {}, "must return an nn.Module, got NoneType"),
-        (lambda shape, width: nn.Linear(4, width), {}, r"fails on samples of shape \(5,\)"),
-    ],
-)
-def test_an_unfit_network_of_a_users_own_gets_one_line(registered, factory, options, line):
-    register("mine", factory)
-    with pytest.raises(SelfsameError, match=line):
-        build("mine", (5,), 3, **options)
-
-
 def test_built_in_names_are_not_replaced():
     with pytest.raises(SelfsameError, match="built in"):
-        register("lenet", _Flat)
+        register("lenet", nn.Flatten)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,114 @@
+"""A network of a user's own: named in a recipe by where Python finds it, and tried out before a run begins."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selfsame.errors import SelfsameError
+from selfsame.nets.check import batch_coupled
+
+Factory = Callable[..., nn.Module]  # factory(shape, width, **options)
+
+_PATH = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
+
+
+def imported(path: str) -> Factory:
+    """The factory at "package.module:Name", looked for in the current directory too. Importing runs the module."""
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise SelfsameError("an own network is written as package.module:Name")
+    module, name = found["module"], found["name"]
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):
+        sys.path.append(here)  # last, so that no file here hides a library; it stays for what the module imports later
+    importlib.invalidate_caches()
+    try:
+        factory: Factory | None = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise SelfsameError(f"importing {module} fails: {in_one_line(error)}") from error
+        raise SelfsameError(f"no module {error.name!r} in {here} or among the installed packages") from error
+    except (Exception, SystemExit) as error:
+        raise SelfsameError(f"importing {module} fails: {in_one_line(error)}") from error
+    if factory is None:
+        raise SelfsameError(f"module {module!r} has no {name!r}")
+    if not callable(factory):
+        raise SelfsameError(f"must be callable as {name}(shape, width, **options), got a {type(factory).__name__}")
+    return factory
+
+
+def make(factory: Factory, shape: tuple[int, ...], width: int, options: dict[str, Any]) -> nn.Module:
+    """The factory's network, after a forward pass that shows whether it can be trained here."""
+    _check_signature(factory, options)
+    try:
+        net = factory(shape, width, **options)
+    except SelfsameError:
+        raise
+    except Exception as error:
+        raise SelfsameError(f"fails to build for samples of shape {shape}: {in_one_line(error)}") from error
+    _check_structure(net)
+    _check_output(net, shape, width)
+    return net
+
+
+def _check_signature(factory: Factory, options: dict[str, Any]) -> None:
+    """Whether the factory takes these options; their types are its own affair."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        return  # some functions written in C do not say what they take
+    try:
+        signature.bind(None, None, **options)
+    except TypeError as error:
+        raise SelfsameError(f"called as factory(shape, width, **options), but {error}") from error
+
+
+def _check_structure(net: object) -> None:
+    if not isinstance(net, nn.Module):
+        raise SelfsameError(f"the factory must return an nn.Module, got {type(net).__name__}")
+    coupled = batch_coupled(net)
+    if coupled is not None:
+        raise SelfsameError(
+            f"layer {coupled} makes samples depend on one another or on chance; use group norm and no dropout"
+        )
+    if next(net.parameters(), None) is None:
+        raise SelfsameError("has no parameters to train")
+    buffer = next((name for name, _ in net.named_buffers()), None)
+    if buffer is not None:
+        raise SelfsameError(f"buffer {buffer!r} would be lost, parameters alone are kept; compute it in forward")
+
+
+def _check_output(net: nn.Module, shape: tuple[int, ...], width: int) -> None:
+    """Two samples together and one by one, so that a wrong width or a hidden coupling is found before a run."""
+    ramp = torch.linspace(0, 1, max(torch.Size(shape).numel(), 1)).reshape(shape)  # fits pixels, and indices too
+    x = torch.stack([ramp, 1 - ramp]).to(next(net.parameters()).dtype)
+    together = _embed(net, x)
+    if not isinstance(together, Tensor) or tuple(together.shape) != (2, width):
+        got = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
+        raise SelfsameError(f"two samples must give a tensor of shape (2, {width}), got {got}")
+    apart = torch.cat([_embed(net, x[:1]), _embed(net, x[1:])])
+    close = 1e-3 * float(together.abs().max().nan_to_num()) + 1e-6
+    if together.shape != apart.shape or not torch.allclose(together, apart, rtol=0, atol=close, equal_nan=True):
+        raise SelfsameError("a sample's embedding changes with the other samples of its batch, or from call to call")
+
+
+def _embed(net: nn.Module, x: Tensor) -> Any:
+    try:
+        with torch.no_grad():
+            return net(x)
+    except Exception as error:
+        raise SelfsameError(f"fails on samples of shape {tuple(x.shape[1:])}: {in_one_line(error)}") from error
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's kind and the start of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
