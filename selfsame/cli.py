@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -182,7 +184,8 @@ def train(
         "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
     }  # fmt: skip
     tables = _layers(method, data, path, recipe, overrides, settings)
-    run = start(_recipe(tables), out or _new_folder(f"{method}-{tables['data']['name']}"))
+    with _loading(quiet):
+        run = start(_recipe(tables), out or _new_folder(f"{method}-{tables['data']['name']}"))
     assert run.folder is not None
     shown = _carry_on(run, quiet)
     _show([shown], run.folder / "report.html", f"{run.title} on {run.problem.federation.name}")
@@ -235,7 +238,8 @@ def compare(
     part = recipes[0].data
     folder = out or _new_folder(f"compare-{part.name}")
     vacant(folder)
-    federation = load(part.name, part.path or None, **part.options)
+    with _loading(quiet):
+        federation = load(part.name, part.path or None, **part.options)
     for recipe in recipes:  # what does not fit is said before the first one is trained
         prepare(recipe, federation)
     views = []
@@ -254,7 +258,8 @@ def resume(
     from selfsame.run import load_run
     from selfsame.summary import read_view
 
-    current = load_run(run)
+    with _loading(quiet):
+        current = load_run(run)
     finished = current.done and (run / "result.json").is_file()
     shown = read_view(run) if finished else _carry_on(current, quiet)
     _show([shown], run / "report.html", f"{current.title} on {current.problem.federation.name}")
@@ -305,7 +310,8 @@ def recipe(
         elif recipes.from_mapping(recipes.read_toml(here / "recipe.toml")) != resolve(plan):
             raise SelfsameError(f"{here}: holds a run of another recipe; name another folder with --out")
         if (key := repr(plan.data)) not in federations:
-            federations[key] = load(plan.data.name, plan.data.path or None, **plan.data.options)
+            with _loading(quiet):
+                federations[key] = load(plan.data.name, plan.data.path or None, **plan.data.options)
         prepare(plan, federations[key])
         jobs.append((plan, here, there, federations[key]))
     views = []
@@ -360,13 +366,65 @@ def wire(
     Console().print(table)
 
 
+def _check_data(name: str | None, path: Path | None, settings: list[str] | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from selfsame.data.check import check
+    from selfsame.recipe import parse_setting
+
+    if name is None:
+        raise SelfsameError("name a data set: selfsame data check NAME PATH")
+    with _loading():
+        report = check(name, path, **{keys[-1]: given for keys, given in map(parse_setting, settings or [])})
+    console = Console()
+    if report.found:
+        table = Table("what", "value", title=report.name)
+        for row in report.found:
+            table.add_row(*row)
+        console.print(table)
+    for line in (*(f"note: {note}" for note in report.notes), *(f"wrong: {line}" for line in report.wrong)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not report.wrong:
+        console.print("nothing is wrong")
+    if not report.usable:
+        raise SelfsameError(f"{name}: cannot be trained on as it is")
+
+
+@contextmanager
+def _loading(quiet: bool = False) -> Iterator[None]:
+    """A bar on the error stream while files are decoded, which happens at the first load only."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from selfsame.data import watching
+
+    tasks: dict[str, Any] = {}
+    bar = Progress(console=Console(stderr=True), transient=True)
+
+    def tell(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            bar.start()
+            tasks[name] = bar.add_task(f"decoding {name}", total=total)
+        bar.update(tasks[name], completed=done)
+
+    try:
+        with watching(None if quiet else tell):
+            yield
+    finally:
+        if tasks:  # a bar that never began would leave an empty line
+            bar.stop()
+
+
 @app.command()
 def data(
-    name: Annotated[str | None, typer.Argument(help="Load this data set and say what is in it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Load this data set and say what is in it; or: check.")] = None,
+    checked: Annotated[str | None, typer.Argument(help="After `check`: the data set to look through.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="After `check NAME`: where its files are.")] = None,
     path: PathTo = None,
     settings: Settings = None,
 ) -> None:
-    """List the data sets, or load one and describe it."""
+    """List the data sets, load one and describe it, or (check NAME PATH) look through all its files."""
     from rich.console import Console
     from rich.table import Table
 
@@ -374,6 +432,13 @@ def data(
     from selfsame.recipe import parse_setting
 
     console = Console()
+    if name == "check":
+        _check_data(checked, folder or path, settings)
+        return
+    if checked is not None:
+        raise SelfsameError(
+            f"unexpected argument {checked!r}; to look through the files: selfsame data check NAME PATH"
+        )
     if name is None:
         table = Table("data set", "needs", "network", "options")
         for key, entry in DATASETS.items():
@@ -381,11 +446,9 @@ def data(
             table.add_row(key, entry.wants, f"{entry.net}, {entry.width}-d", options)
         console.print(table)
         return
-    chosen: dict[str, Any] = {}
-    for setting in settings or []:
-        keys, given = parse_setting(setting)
-        chosen[keys[-1]] = given
-    found = load(name, path, **chosen)
+    chosen = {keys[-1]: given for keys, given in map(parse_setting, settings or [])}
+    with _loading():
+        found = load(name, path, **chosen)
     table = Table("what", "value", title=name)
     count = found.count_N
     for key, value in (

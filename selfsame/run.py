@@ -17,6 +17,7 @@ from selfsame import recipe as recipes
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import audit_updates, bias_updates
 from selfsame.data import Federation, Samples
+from selfsame.data.xc import MultiLabelled
 from selfsame.engine import checkpoint
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.engine.plan import make_plan
@@ -24,9 +25,11 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
+from selfsame.methods.base import World
 from selfsame.presets import preset
 from selfsame.recipe import Recipe
 from selfsame.verify.evaluate import Evaluation, alikeness, class_templates, evaluate, seen_figures
+from selfsame.verify.ranking import precision_at_k, score_blocks
 from selfsame.verify.scores import roc
 
 _PLAN = 2048  # rounds planned at a time
@@ -78,7 +81,12 @@ class Run:
         theta = state.theta_P if client is None or state.alone_NP is None else state.alone_NP[client]
         with torch.no_grad():
             x = self.problem.federation.scale(raw.to(model.device)).to(model.dtype)
-            return model.embed_eager(theta, x)
+            if raw.dim() - len(self.problem.federation.shape) == 1:
+                return model.embed_eager(theta, x)
+            # A recording comes as several crops (S, K, ...). The mean score of all pairs of crops of two recordings is
+            # the inner product of the means of their places; a cosine also divides by the lengths of these means.
+            emb_SKD = model.embed_eager(theta, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+            return self.problem.method.place(emb_SKD).mean(1)
 
     def evaluate(self, curves: bool = False) -> Evaluation:
         """The figures of this moment."""
@@ -93,9 +101,21 @@ class Run:
             seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
         if state.alone_NP is not None:
             return self._evaluate_alone(truth, seen, world.classes, curves)
-        found = evaluate(method, self.embed, class_templates(method, truth, world), seen, federation.unseen, curves)
+        templates = class_templates(method, truth, world)
+        found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials)
+        self._rank(found, truth, seen, world)
         found.figures["alike"] = alikeness(self.embed, seen) if len(seen.x) and method.by_angle else None
         return found
+
+    def _rank(self, found: Evaluation, truth: Tensor, seen: Samples, world: World) -> None:
+        """P@1, 3 and 5 against all true labels, where samples have several."""
+        if not isinstance(seen, MultiLabelled) or world.classes < self.problem.world.classes:
+            return
+        emb = torch.cat([self.embed(part) for part in seen.x.split(256)])
+        blocks = score_blocks(self.problem.method.score, emb, class_templates(self.problem.method, truth, world))
+        ks = [k for k in (1, 3, 5) if k <= world.classes]
+        ranked = precision_at_k(blocks, seen.labels, ks, seen.missed)
+        found.figures.update({f"p@{k}": value for k, value in ranked.items()})
 
     def _evaluate_alone(self, truth_ND: Tensor, test: Samples, classes: int, curves: bool) -> Evaluation:
         """Every client judges by its own network; people it has never seen have no network, so no figure."""

@@ -8,10 +8,10 @@ import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
-from selfsame.data import Samples
+from selfsame.data import Samples, Trials
 from selfsame.methods import World, make
 from selfsame.verify import evaluate as module
-from selfsame.verify.evaluate import alikeness, class_templates, evaluate, pair_scores
+from selfsame.verify.evaluate import alikeness, class_templates, evaluate, pair_scores, trial_scores
 
 ANGLE, DISTANCE = make("fedhide", {}), make("fedmetric", {})
 
@@ -143,3 +143,21 @@ def test_alikeness_of_an_even_selection():
     test, _ = samples(4, 5)
     part = Samples(test.x[::3], test.y[::3])  # 20 samples, at most 7
     assert alikeness(embed, test, most=7) == pytest.approx(alikeness(embed, part), abs=1e-12)
+
+
+@pytest.mark.parametrize("method", [ANGLE, DISTANCE], ids=["angle", "distance"])
+def test_a_trial_list_decides_which_pairs_are_scored(method, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", 4)  # several chunks
+    unseen, _ = samples(4, 5, seed=2, first=50)
+    draw = torch.Generator().manual_seed(3)
+    a, b = torch.randint(0, 20, (2, 11), generator=draw).unbind()
+    trials = Trials(a, b, unseen.y[a] == unseen.y[b], torch.zeros(11, dtype=torch.int64))
+    emb = embed(unseen.x)
+    each = [score(method, emb[i], emb[j]) for i, j in zip(a.tolist(), b.tolist())]
+    genuine, impostor = trial_scores(method, embed, unseen, trials)
+    assert np.allclose(genuine, [s for s, same in zip(each, trials.same.tolist()) if same], atol=1e-9)
+    assert np.allclose(impostor, [s for s, same in zip(each, trials.same.tolist()) if not same], atol=1e-9)
+    test, centre_CD = samples(3, 4)
+    found = evaluate(method, embed, embed(centre_CD), test, unseen, trials=trials)
+    assert found.figures["auroc"] == pytest.approx(roc_auc_score(trials.same.numpy(), each))
+    assert found.figures["auroc"] != evaluate(method, embed, embed(centre_CD), test, unseen).figures["auroc"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from selfsame.data.federation import Samples
 from selfsame.errors import SelfsameError
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -50,6 +53,45 @@ def _read(path: Path, stream: BinaryIO, most: int) -> NDArray[Any]:
     if dtype.kind == "f" and not np.isfinite(values).all():
         raise SelfsameError(f"{path}: holds values that are not finite")
     return values
+
+
+def read_labelled(images_file: Path, labels_file: Path, classes: int, first: int = 0) -> Samples:
+    """Images (n, 1, H, W) and their classes 0 .. classes-1, which the file numbers from `first` on."""
+    images, labels = read_images(images_file), read_idx(labels_file)
+    if labels.ndim != 1 or labels.dtype != np.uint8:
+        raise SelfsameError(f"{labels_file}: expected bytes in 1 dimension, got {labels.dtype} in {labels.ndim}")
+    if len(images) != len(labels):
+        raise SelfsameError(f"{labels_file}: {len(labels)} labels for the {len(images)} images of {images_file.name}")
+    odd = (labels < first) | (labels >= first + classes)
+    if odd.any():
+        at = int(odd.argmax())
+        raise SelfsameError(
+            f"{labels_file}: label {int(labels[at])} of image {at} is not {first} to {first + classes - 1}"
+        )
+    return Samples(torch.from_numpy(images)[:, None], torch.from_numpy(labels).long() - first)
+
+
+def read_images(file: Path) -> NDArray[np.uint8]:
+    """Images (n, H, W) of bytes."""
+    images = read_idx(file)
+    if images.ndim != 3 or images.dtype != np.uint8:
+        raise SelfsameError(f"{file}: expected bytes in 3 dimensions, got {images.dtype} in {images.ndim}")
+    return images
+
+
+def find_idx(places: Iterable[Path], name: str) -> Path | None:
+    """The first of the places that has the file, plain or gzipped."""
+    return next((f for place in places for f in (place / name, place / f"{name}.gz") if f.is_file()), None)
+
+
+def faults(files: Iterable[Path | None]) -> Iterator[str]:
+    """A line for each of the files that cannot be read."""
+    for file in files:
+        try:
+            if file is not None:
+                read_idx(file)
+        except SelfsameError as error:
+            yield str(error)
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

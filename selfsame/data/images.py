@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from selfsame.data.federation import Federation, Samples, from_classes
+from selfsame.data.federation import Federation, Rows, Samples, from_classes
 from selfsame.errors import SelfsameError
 
-_BLOCK = 4096  # images at a time, so that the float64 copy stays small
+_BLOCK, _VALUES = 4096, 1 << 20  # images, or values, at a time, so that the float64 copy stays small
 
 
 def federate(
@@ -37,11 +39,12 @@ def federate(
     known, unseen = _divide(test, seen)
     if len(known.y) == 0:
         raise SelfsameError(f"{name}: no test samples of the seen classes; is the test file complete?")
+    x = held.x[:]
     if mean is None or std is None:
-        mean, std = moments(name, held.x)
+        mean, std = moments(name, x)
     return from_classes(
         name,
-        held.x,
+        x,
         held.y,
         test=known,
         unseen=unseen,
@@ -57,7 +60,7 @@ def _divide(samples: Samples, seen: int) -> tuple[Samples, Samples]:
     """The samples of the seen classes and those of the unseen; contiguous, so that no part keeps a file in memory."""
     below = samples.y < seen
     if bool(below.all()):  # the usual case, in which a large set need not be copied row by row
-        return Samples(samples.x.contiguous(), samples.y), Samples(samples.x[:0].clone(), samples.y[:0])
+        return Samples(samples.x[:].contiguous(), samples.y), Samples(samples.x[:0].clone(), samples.y[:0])
     return Samples(samples.x[below], samples.y[below]), Samples(samples.x[~below], samples.y[~below])
 
 
@@ -67,15 +70,16 @@ def check_held_out(name: str, held_out: int, classes: int) -> None:
         raise SelfsameError(f"{name}: held_out must be 0 to {classes - 2} of the {classes} classes, got {held_out}")
 
 
-def moments(name: str, x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def moments(name: str, x: Tensor | Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of uint8 images (n, C, H, W), on the 0 to 1 scale."""
     total_C = torch.zeros(x.shape[1], dtype=torch.float64)
     square_C = torch.zeros(x.shape[1], dtype=torch.float64)
-    for block in x.split(_BLOCK):
+    size = math.prod(x.shape[1:])
+    for block in x.split(max(1, min(_BLOCK, _VALUES // size))):
         part = block.double() / 255.0
         total_C += part.sum((0, 2, 3))
         square_C += part.square().sum((0, 2, 3))
-    pixels = x.numel() / x.shape[1]
+    pixels = len(x) * size / x.shape[1]
     mean_C = total_C / pixels
     std_C = (square_C / pixels - mean_C.square()).clamp_min(0.0).sqrt()
     if float(std_C.min()) < 1e-6:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame.data.federation import Samples
+from selfsame.data.federation import Samples, Trials
 from selfsame.methods.base import LocalLoss, World, unit
 from selfsame.verify.scores import Roc, auroc, eer, one_class_auroc, roc
 
@@ -17,6 +18,7 @@ Embed = Callable[[Tensor], Tensor]  # raw samples (S, *shape) -> embeddings (S, 
 
 _CHUNK = 256
 _MOST_SCORES = 2_000_000
+_MOST_NUMBERS = 2**24  # that a chunk of samples may hold
 _MOST_PAIRS = 2000  # unseen samples that are compared with one another, at most
 
 
@@ -38,20 +40,32 @@ def class_templates(method: LocalLoss, truth_RD: Tensor, world: World) -> Tensor
 
 
 def evaluate(
-    method: LocalLoss, embed: Embed, template_CD: Tensor, test: Samples, unseen: Samples, curves: bool = False
+    method: LocalLoss,
+    embed: Embed,
+    template_CD: Tensor,
+    test: Samples,
+    unseen: Samples,
+    curves: bool = False,
+    trials: Trials | None = None,
 ) -> Evaluation:
-    """P@1 and one-class AUROC of seen classes against their own vectors; AUROC and EER over pairs of unseen samples."""
+    """P@1 and one-class AUROC of seen classes against their own vectors; AUROC and EER over pairs of unseen samples.
+
+    The pairs are those of the trial list, where there is one, and otherwise all of them.
+    """
     figures: dict[str, float | None] = {}
     drawn: dict[str, Roc] = {}
     if len(test.x):
-        rows = max(1, min(_CHUNK, _MOST_SCORES // max(1, len(template_CD))))
+        rows = max(1, min(_chunk(test), _MOST_SCORES // max(1, len(template_CD))))
         parts = (method.score(embed(x), template_CD) for x in test.x.split(rows))
         figures, own, other = seen_figures(parts, test.y, len(template_CD))
         if curves:
             drawn["seen"] = roc(own, other)
     figures |= {"auroc": None, "eer": None}
     if len(unseen.x):
-        genuine, impostor = pair_scores(method, embed, unseen)
+        if trials is not None and len(trials):
+            genuine, impostor = trial_scores(method, embed, unseen, trials)
+        else:
+            genuine, impostor = pair_scores(method, embed, unseen)
         figures["auroc"] = auroc(genuine, impostor)
         figures["eer"] = eer(genuine, impostor)[0]
         if curves:
@@ -96,7 +110,7 @@ def seen_figures(
 def pair_scores(method: LocalLoss, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all genuine and all impostor pairs among the samples (an even selection of at most 2,000 of them)."""
     keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // _MOST_PAIRS)), device=samples.x.device)
-    emb = torch.cat([embed(part) for part in samples.x[keep].split(_CHUNK)])
+    emb = torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))])
     label = samples.y[keep]
     score = method.score(emb, emb)
     upper = torch.ones_like(score, dtype=torch.bool).triu_(1)
@@ -104,10 +118,26 @@ def pair_scores(method: LocalLoss, embed: Embed, samples: Samples) -> tuple[np.n
     return score[upper & same].double().cpu().numpy(), score[upper & ~same].double().cpu().numpy()
 
 
+def trial_scores(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of the genuine and of the impostor pairs of a trial list; every sample in it is embedded once."""
+    needed, place = torch.unique(torch.cat([trials.index_a, trials.index_b]), return_inverse=True)
+    emb = torch.cat([embed(samples.x[part]) for part in needed.split(_chunk(samples))])
+    one, two = emb[place[: len(trials)]], emb[place[len(trials) :]]
+    parts = zip(one.split(_CHUNK), two.split(_CHUNK), strict=True)
+    score = torch.cat([method.score(a, b).diagonal() for a, b in parts]).double().cpu().numpy()
+    same = trials.same.cpu().numpy()
+    return score[same], score[~same]
+
+
+def _chunk(samples: Samples) -> int:
+    """How many samples to embed at a time: fewer where each comes as several crops."""
+    return max(1, min(_CHUNK, _MOST_NUMBERS // max(1, math.prod(samples.x.shape[1:]))))
+
+
 def alikeness(embed: Embed, samples: Samples, most: int = 2000) -> float:
     """Mean cosine between samples of different classes: near 1, the network maps everybody to one point."""
     keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // most)), device=samples.x.device)
-    emb = unit(torch.cat([embed(part) for part in samples.x[keep].split(_CHUNK)]).double())
+    emb = unit(torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))]).double())
     cosine = emb @ emb.T
     label = samples.y[keep]
     different = label[:, None] != label[None, :]

@@ -12,7 +12,7 @@ from selfsame.errors import SelfsameError
 @pytest.mark.parametrize(
     "name, options, line",
     [
-        ("imagenet", {}, "unknown data set 'imagenet'.*digits, synthetic, mnist, cifar10, cifar100"),
+        ("imagenet", {}, "unknown data set 'imagenet'; the data sets are: digits, synthetic, mnist, "),
         ("digits", {"turn": 1}, "unknown option 'turn'.*turns"),
         ("digits", {"turns": 2.0}, "turns must be a whole number, got 2.0"),
         ("digits", {"turns": True}, "turns must be a whole number"),
@@ -45,7 +45,7 @@ def test_a_mistake_gets_one_line(name, options, line):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100"])
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100"])
 def test_an_empty_folder_is_told_what_it_lacks(name, tmp_path):
     with pytest.raises(SelfsameError, match="not found; wanted: ") as caught:
         load(name, tmp_path)
@@ -66,3 +66,14 @@ def test_the_options_are_those_of_the_loader():
 def test_importing_the_registry_does_not_import_scikit_learn():
     code = "import sys, selfsame.data; sys.exit(any(name.split('.')[0] == 'sklearn' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_set_of_ones_own_is_registered_and_loaded(monkeypatch, tmp_path):
+    monkeypatch.setattr("selfsame.data.DATASETS", dict(DATASETS))
+    from selfsame import data
+
+    digits = DATASETS["digits"].load()
+    data.register(data.DataSet("mine", lambda path, *, size=3: digits, True, "my files", "lenet", 8))
+    assert data.load("mine", tmp_path, size=4) is digits and data.find("mine", tmp_path) == (tmp_path, {})
+    with pytest.raises(SelfsameError, match="mine: a path is needed; wanted: my files"):
+        data.load("mine")

@@ -1,0 +1,424 @@
+"""Image files by person: decoded, split, and told about where something is wrong; every publisher's layout."""
+
+import io
+import os
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from trees import people_tree, picture, put, rows_of
+
+from selfsame.data import Held, Mapped, Rows, load
+from selfsame.data.photos import decode_image, shown
+from selfsame.errors import SelfsameError
+
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+# Decoding
+
+
+def test_a_picture_of_the_right_size_is_taken_as_it_is(tmp_path):
+    put(tmp_path / "a.png", 1, width=8, height=8)
+    expected = np.asarray(picture(1, 8, 8)).transpose(2, 0, 1)
+    assert np.array_equal(decode_image(tmp_path / "a.png", 8, False), expected)
+    grey = decode_image(tmp_path / "a.png", 8, True)
+    luma = expected.astype(float).transpose(1, 2, 0) @ [0.299, 0.587, 0.114]
+    assert grey.shape == (1, 8, 8) and np.abs(grey[0] - luma).max() <= 1
+
+
+def test_a_larger_one_is_averaged_not_sampled(tmp_path):
+    stripes = np.zeros((64, 64), np.uint8)
+    stripes[:, ::2] = 254
+    Image.fromarray(stripes).save(tmp_path / "a.png")
+    assert np.abs(decode_image(tmp_path / "a.png", 8, True).astype(int) - 127).max() <= 6
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr"])
+def test_other_kinds_of_images(tmp_path, mode):
+    name = "a.jpg" if mode in ("CMYK", "YCbCr") else "a.png"
+    Image.new("RGB", (20, 10), (204, 204, 204)).convert(mode).save(tmp_path / name)
+    for grey in (False, True):
+        pixels = decode_image(tmp_path / name, 8, grey)
+        assert pixels.dtype == np.uint8 and pixels.shape == (1 if grey else 3, 8, 8)
+        assert mode == "1" or np.abs(pixels.astype(int) - 204).max() <= 3
+
+
+def test_sixteen_bits_keep_their_range(tmp_path):
+    Image.fromarray(np.full((8, 8), 51400, np.uint16)).save(tmp_path / "a.png")
+    assert np.unique(decode_image(tmp_path / "a.png", 8, True)).tolist() == [200]
+
+
+def test_a_camera_held_upright(tmp_path):
+    half = Image.new("L", (8, 8), 0)
+    half.paste(250, (0, 0, 4, 8))  # the left half is bright
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned clockwise: left becomes up
+    half.save(tmp_path / "a.png", exif=exif)
+    pixels = decode_image(tmp_path / "a.png", 8, True)[0]
+    assert pixels[:4].min() == 250 and pixels[4:].max() == 0
+
+
+def jpeg(seed=0):
+    out = io.BytesIO()
+    picture(seed, 40, 30).save(out, "JPEG")
+    return out.getvalue()
+
+
+def png(seed=0):
+    out = io.BytesIO()
+    picture(seed).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "raw, line",
+    [
+        (b"", "empty file"),
+        (b"GIF89a", "not an image"),
+        (jpeg()[:-300], "cannot be decoded: .*truncated"),
+        (png()[:80], "cannot be decoded"),
+        (png().replace(b"IDAT", b"XDAT"), "not an image"),
+    ],
+)
+def test_a_broken_image_gets_one_line(tmp_path, raw, line):
+    (tmp_path / "a.png").write_bytes(raw)
+    with pytest.raises(SelfsameError, match=line) as caught:
+        decode_image(tmp_path / "a.png", 8, False)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_many_pixels(tmp_path, monkeypatch):
+    monkeypatch.setattr("selfsame.data.photos._MOST_PIXELS", 100)
+    put(tmp_path / "a.png", 1)
+    with pytest.raises(SelfsameError, match="12x10 pixels are too many"):
+        decode_image(tmp_path / "a.png", 8, False)
+
+
+@FUZZ
+@given(
+    raw=st.sampled_from([jpeg(), png(), b"P5 2 2 255\n\0\1\2\3", b"BM"]),
+    changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6),
+    cut=st.integers(0, 3000),
+)
+def test_damaged_images_are_decoded_or_get_one_line(tmp_path, raw, changes, cut):
+    body = bytearray(raw[:cut])
+    for at, byte in changes:
+        if body:
+            body[at % len(body)] = byte
+    (tmp_path / "a.png").write_bytes(body)
+    try:
+        assert decode_image(tmp_path / "a.png", 8, False).shape == (3, 8, 8)
+    except SelfsameError as error:
+        assert "\n" not in str(error)
+
+
+# Any folder of people
+
+
+@pytest.mark.parametrize("hold", [2.0, 0.0])
+def test_people_in_folders(tmp_path, hold):
+    people_tree(tmp_path, [6, 5, 7, 1, 6, 0])
+    (tmp_path / "p00" / "notes.txt").write_text("x")
+    (tmp_path / "p01" / "bad.jpg").write_bytes(b"no image")
+    (tmp_path / "p01" / ".hidden.jpg").write_bytes(b"")
+    fed = load("imagefolder", tmp_path, size=8, validation=1, unseen_share=0.3, hold_gib=hold)
+    assert fed.clients == 3 and fed.shape == (3, 8, 8) and len(fed.unseen.y.unique()) == 1
+    assert isinstance(fed.source, Held if hold else Mapped) and isinstance(fed.test.x, Rows) == (not hold)
+    assert fed.test.y.tolist() == [0, 0, 1, 1, 2, 2] and fed.validation.y.tolist() == [0, 1, 2]
+    by_pixels = {decode_image(path, 8, False).tobytes(): path.parent.name for path in tmp_path.glob("p*/*.png")}
+    met = []
+    for client in range(3):
+        rows = rows_of(fed, client)
+        assert {by_pixels[row.numpy().tobytes()] for row in rows} == {fed.class_names[client]}
+        met += [row.numpy().tobytes() for row in rows]
+    for samples in (fed.validation, fed.test, fed.unseen):
+        for row, label in zip(samples.x[:], samples.y.tolist()):
+            assert by_pixels[row.numpy().tobytes()] == fed.class_names[label]
+            met.append(row.numpy().tobytes())
+    assert len(met) == len(set(met)) == 24  # everybody's images but the one of p03, who has too few
+    assert set(fed.left_out) == {
+        "p00/notes.txt: not an image by its name",
+        "p05: no images in it",
+        "p01/bad.jpg: not an image (JPEG, PNG, BMP, PPM or WebP)",
+        "p03: 1 samples, a client needs 4",
+        "p05: 0 samples, a client needs 4",
+    }
+    assert any("1 files could not be read: p01/bad.jpg" in note for note in fed.notes)
+    assert any("2 people are no clients, with fewer than 4 samples: p03 (1), p05 (0)" in note for note in fed.notes)
+    x = fed.scale(torch.cat([rows_of(fed, client) for client in range(3)]))
+    assert (
+        float(x.mean((0, 2, 3)).abs().max()) < 1e-5 and float((x.var((0, 2, 3), unbiased=False) - 1).abs().max()) < 1e-4
+    )
+
+
+def test_held_and_mapped_are_the_same_federation(tmp_path):
+    people_tree(tmp_path, [5] * 6)
+    held, mapped = (load("imagefolder", tmp_path, size=8, hold_gib=gib) for gib in (1, 0))
+    client_M, index_MB = torch.tensor([3, 0, 1]), torch.tensor([[0, 2], [1, 1], [2, 0]])
+    assert torch.equal(held.source.rows(client_M, index_MB), mapped.source.rows(client_M, index_MB))
+    assert torch.equal(held.test.x, mapped.test.x[:]) and torch.equal(held.test.y, mapped.test.y)
+    assert held.mean == mapped.mean and held.std == mapped.std
+    assert torch.equal(held.trials.index_a, mapped.trials.index_a) and len(held.trials) > 0
+
+
+def test_a_list_of_pairs_names_the_unseen(tmp_path):
+    people_tree(tmp_path, [3] * 5)
+    (tmp_path / "pairs.txt").write_text(
+        "1 p01/000.png p01/002.png\n0 p01/000.png p04/001.png\n1 p01/000.png p01/009.png\n"
+    )
+    fed = load("imagefolder", tmp_path, size=8, pairs="pairs.txt")
+    assert fed.clients == 3 and fed.class_names == ("p00", "p02", "p03", "p01", "p04")
+    assert fed.trials.same.tolist() == [True, False] and len(fed.unseen.y) == 3
+    by_pixels = {decode_image(p, 8, False).tobytes(): f"{p.parent.name}/{p.name}" for p in tmp_path.glob("p*/*.png")}
+    pairs = [
+        (by_pixels[fed.unseen.x[a].numpy().tobytes()], by_pixels[fed.unseen.x[b].numpy().tobytes()])
+        for a, b in zip(fed.trials.index_a.tolist(), fed.trials.index_b.tolist())
+    ]
+    assert pairs == [("p01/000.png", "p01/002.png"), ("p01/000.png", "p04/001.png")]
+    assert fed.unseen.y.tolist() == [3, 3, 4]
+    assert "trial p01/000.png p01/009.png: no such image, or it cannot be read" in fed.left_out
+    (tmp_path / "pairs.txt").write_text("1 p01/000.png p02/002.png\n")
+    with pytest.raises(
+        SelfsameError, match=r"trial 1 says 1, but p01/000.png and p02/002.png are in different folders"
+    ):
+        load("imagefolder", tmp_path, size=8, pairs="pairs.txt")
+    with pytest.raises(SelfsameError, match=r"none.txt: cannot be read"):
+        load("imagefolder", tmp_path, pairs="none.txt")
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        ({"size": 7}, "size must be 8 to 1024"),
+        ({"unseen_share": 1.0}, "unseen_share must be 0 or more and below 1"),
+        ({"trials": -1}, "trials must be 0 to"),
+        ({"unseen_samples": -1}, "unseen_samples must be 0 to"),
+        ({"hold_gib": -0.5}, "hold_gib must be 0 to"),
+        ({"people": 9}, "people must be 0"),
+    ],
+)
+def test_wrong_options_get_one_line(tmp_path, options, line):
+    people_tree(tmp_path, [3] * 3)
+    with pytest.raises(SelfsameError, match=line):
+        load("imagefolder", tmp_path, **options)
+
+
+def test_folders_without_images(tmp_path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(SelfsameError, match="no images found"):
+        load("imagefolder", tmp_path)
+
+
+def test_names_that_no_terminal_can_print(tmp_path):
+    assert shown("a\nb") == "a\\nb" and shown("Jürgen") == "Jürgen" and shown("a\udcff") == "a?"
+    people_tree(tmp_path, [4] * 3)
+    os.rename(tmp_path / "p01", os.fsencode(tmp_path) + b"/p\xff1")
+    fed = load("imagefolder", tmp_path, size=8, unseen_share=0.0)
+    assert fed.clients == 3 and all(name.isprintable() for name in fed.class_names)
+
+
+# LFW
+
+
+def lfw_tree(root, counts, lines):
+    for number, (name, count) in enumerate(counts.items()):
+        for image in range(1, count + 1):
+            put(root / "lfw" / name / f"{name}_{image:04d}.jpg", 100 * number + image)
+    (root / "pairs.txt").write_text("\n".join(lines) + "\n")
+
+
+LFW = {"Ann_A": 3, "Bob": 2, "Cid": 4, "Dora_D": 3, "Eve": 3, "Finn": 1}
+PAIRS = ["2\t1", "Ann_A\t1\t3", "Ann_A\t2\tBob\t1", "Dora_D\t1\t2", "Dora_D\t3\tBob\t2"]
+
+
+def test_lfw_trains_on_those_outside_the_pairs(tmp_path):
+    lfw_tree(tmp_path, LFW, PAIRS)
+    put(tmp_path / "lfw" / "Cid" / "Eve_0009.jpg", 77)
+    fed = load("lfw", tmp_path, size=8)
+    assert fed.class_names == ("Cid", "Eve", "Ann_A", "Bob", "Dora_D")
+    assert fed.count_N.tolist() == [3, 2] and len(fed.test.y) == 2
+    by_pixels = {decode_image(p, 8, False).tobytes(): p.stem for p in (tmp_path / "lfw").glob("*/*.jpg")}
+    trials = [
+        (by_pixels[fed.unseen.x[a].numpy().tobytes()], by_pixels[fed.unseen.x[b].numpy().tobytes()], bool(same), int(f))
+        for a, b, same, f in zip(fed.trials.index_a, fed.trials.index_b, fed.trials.same, fed.trials.fold)
+    ]
+    assert trials == [
+        ("Ann_A_0001", "Ann_A_0003", True, 0),
+        ("Ann_A_0002", "Bob_0001", False, 0),
+        ("Dora_D_0001", "Dora_D_0002", True, 1),
+        ("Dora_D_0003", "Bob_0002", False, 1),
+    ]
+    assert set(fed.left_out) == {"Cid/Eve_0009.jpg: not named after its folder", "Finn: 1 samples, a client needs 2"}
+    one = load("lfw", tmp_path, size=8, fold=1)
+    assert one.class_names == ("Cid", "Dora_D", "Eve", "Ann_A", "Bob") and one.trials.fold.tolist() == [0, 0]
+    with pytest.raises(SelfsameError, match="fold must be 0"):
+        load("lfw", tmp_path, size=8, fold=3)
+
+
+@pytest.mark.parametrize(
+    "lines, line",
+    [
+        ([], r"line 1: expected the number of folds"),
+        (["x 1"], "line 1: expected a whole number"),
+        (["0 1"], "line 1: expected the number of folds"),
+        (PAIRS[:-1], "3 pairs, its first line promises 4"),
+        ([*PAIRS[:-1], "Dora_D 3 Bob"], "line 5: expected NAME NUMBER NAME NUMBER"),
+        ([*PAIRS[:2], "Ann_A 2 Ann_A 1", *PAIRS[3:]], "line 3: a pair of two people names Ann_A twice"),
+        ([PAIRS[0], "Ann_A 1 three", *PAIRS[2:]], "line 2: expected a whole number, got 'three'"),
+    ],
+)
+def test_bad_pairs_get_one_line(tmp_path, lines, line):
+    lfw_tree(tmp_path, LFW, lines)
+    with pytest.raises(SelfsameError, match=line) as caught:
+        load("lfw", tmp_path, size=8)
+    assert str(tmp_path / "pairs.txt") in str(caught.value)
+
+
+@FUZZ
+@given(st.one_of(st.binary(max_size=60), st.text("0123456789 \t\nAnB_", max_size=60).map(str.encode)))
+def test_any_pairs_file_is_read_or_gets_one_line(tmp_path, body):
+    if not (tmp_path / "lfw").exists():
+        lfw_tree(tmp_path, LFW, PAIRS)
+    (tmp_path / "pairs.txt").write_bytes(body)
+    try:
+        load("lfw", tmp_path, size=8)
+    except SelfsameError as error:
+        assert "\n" not in str(error)
+
+
+# Omniglot
+
+
+def test_omniglot(tmp_path):
+    for part, alphabets in (("background", ("Greek", "Latin")), ("evaluation", ("Tengwar",))):
+        for alphabet in alphabets:
+            for character in (1, 2):
+                for drawer in range(1, 9):
+                    place = tmp_path / "omniglot" / f"images_{part}" / alphabet / f"character{character:02d}"
+                    put(place / f"0001_{drawer:02d}.png", crc32(f"{alphabet}{character}{drawer}".encode()), mode="L")
+    fed = load("omniglot", tmp_path, size=8)
+    assert fed.class_names[:4] == tuple(f"{a}/character0{c}" for a in ("Greek", "Latin") for c in (1, 2))
+    assert fed.shape == (1, 8, 8) and fed.count_N.tolist() == [2] * 4 and len(fed.unseen.y) == 16
+    assert len(fed.test.y) == len(fed.validation.y) == 12
+    assert int(fed.trials.same.sum()) == 2 * 8 * 7 // 2 and int((~fed.trials.same).sum()) == 64
+
+
+# CelebA
+
+
+def celeba_tree(root, people, images):
+    rng = np.random.default_rng(0)
+    identity = []
+    for number in range(1, images + 1):
+        put(root / "img_align_celeba" / f"{number:06d}.jpg", number)
+        identity.append(f"{number:06d}.jpg {int(rng.integers(people)) + 10 if number > people else number + 9}")
+    (root / "identity_CelebA.txt").write_text("\n".join(identity) + "\n")
+    return dict(line.split() for line in identity)
+
+
+SMALL = {"size": 8, "people": 3, "held_out": 2, "train": 2, "validation": 1, "test": 1}
+
+
+def test_celeba(tmp_path):
+    identity = celeba_tree(tmp_path / "celeba", 6, 60)
+    with (tmp_path / "celeba" / "identity_CelebA.txt").open("a") as stream:
+        stream.write("000099.jpg 12\n")
+    put(tmp_path / "celeba" / "img_align_celeba" / "000098.jpg", 5)
+    fed = load("celeba", tmp_path, **SMALL)
+    assert fed.clients == 3 and fed.count_N.tolist() == [2] * 3 and len(fed.class_names) == 5
+    assert len(fed.validation.y) == len(fed.test.y) == 3
+    by_pixels = {
+        decode_image(p, 8, False).tobytes(): identity.get(p.name) for p in (tmp_path / "celeba").glob("*/*.jpg")
+    }
+    for samples in (fed.validation, fed.test, fed.unseen):
+        for row, label in zip(samples.x, samples.y.tolist()):
+            assert by_pixels[row.numpy().tobytes()] == fed.class_names[label]
+    assert "identity_CelebA.txt: 000099.jpg is not in img_align_celeba" in fed.left_out
+    assert "img_align_celeba/000098.jpg: no identity in identity_CelebA.txt" in fed.left_out
+
+
+def test_celeba_by_its_official_partition(tmp_path):
+    identity = celeba_tree(tmp_path, 9, 90)
+    with pytest.raises(SelfsameError, match=r"list_eval_partition.txt not found"):
+        load("celeba", tmp_path, official=True, **SMALL)
+    part = {str(10 + who): 0 if who < 5 else 1 if who < 7 else 2 for who in range(9)}
+    lines = [f"{file} {part[who]}" for file, who in identity.items()]
+    (tmp_path / "list_eval_partition.txt").write_text("\n".join(lines))
+    fed = load("celeba", tmp_path, official=True, **SMALL)
+    assert set(fed.class_names[:3]) <= {"10", "11", "12", "13", "14"} and set(fed.class_names[3:]) == {"17", "18"}
+    with pytest.raises(SelfsameError, match="held_out must be 0 to 2 people of the test partition"):
+        load("celeba", tmp_path, official=True, **{**SMALL, "held_out": 3})
+    (tmp_path / "list_eval_partition.txt").write_text("\n".join(lines[:-1]))
+    with pytest.raises(SelfsameError, match="are not in one partition"):
+        load("celeba", tmp_path, official=True, **SMALL)
+
+
+@pytest.mark.parametrize(
+    "body, line",
+    [
+        (b"", "empty, expected lines"),
+        (b"000001.jpg\n", "line 1: expected a file and a number"),
+        (b"000001.jpg one\n", "line 1: expected a file and a number"),
+        (b"000001.jpg 1\n000001.jpg 2\n", "line 2: 000001.jpg is listed twice"),
+        (b"000001.jpg \xff\n", "not UTF-8"),
+    ],
+)
+def test_a_bad_list_of_identities_gets_one_line(tmp_path, body, line):
+    celeba_tree(tmp_path, 2, 4)
+    (tmp_path / "identity_CelebA.txt").write_bytes(body)
+    with pytest.raises(SelfsameError, match=line) as caught:
+        load("celeba", tmp_path, **SMALL)
+    assert "identity_CelebA.txt" in str(caught.value)
+
+
+@FUZZ
+@given(
+    body=st.one_of(st.binary(max_size=60), st.text("0123456789. \njpg", max_size=60).map(str.encode)),
+    file=st.sampled_from(["identity_CelebA.txt", "list_eval_partition.txt"]),
+)
+def test_any_celeba_list_is_read_or_gets_one_line(tmp_path, body, file):
+    if not (tmp_path / "img_align_celeba").exists():
+        celeba_tree(tmp_path, 3, 12)
+        (tmp_path / "kept.txt").write_bytes((tmp_path / "identity_CelebA.txt").read_bytes())
+    (tmp_path / "identity_CelebA.txt").write_bytes((tmp_path / "kept.txt").read_bytes())
+    (tmp_path / file).write_bytes(body)
+    try:
+        load("celeba", tmp_path, official=file != "identity_CelebA.txt", **SMALL)
+    except SelfsameError as error:
+        assert "\n" not in str(error)
+
+
+# VGGFace2
+
+
+def vgg_tree(root):
+    people_tree(root / "train", [6, 6, 2, 6, 6], "jpg")
+    people_tree(root / "test", [4, 4, 4], "jpg")
+
+
+def test_vggface2(tmp_path):
+    vgg_tree(tmp_path)
+    fed = load("vggface2", tmp_path, size=8, test=2, unseen_samples=3, trials=12)
+    assert fed.clients == 4 and fed.count_N.tolist() == [4] * 4 and len(fed.unseen.y) == 9
+    assert len(fed.trials) == 12 and int(fed.trials.same.sum()) == 6
+    few = load("vggface2", tmp_path, size=8, people=2, held_out=1, test=2)
+    assert few.clients == 2 and len(few.unseen.y) == 4 and len(few.class_names) == 3
+    packed = {entry.name[:-17]: entry for entry in (tmp_path / ".selfsame").iterdir()}
+    assert set(packed) == {"vggface2-8-colour", "vggface2-8-colour-2-1-0"}
+    sizes = {name: (entry / "data.bin").stat().st_size // 192 for name, entry in packed.items()}
+    assert sizes == {"vggface2-8-colour": 38, "vggface2-8-colour-2-1-0": 16}  # only those who were chosen
+    assert any("p02 (2)" in note for note in few.notes) and "p02: 2 samples, a client needs 3" in few.left_out
+    with pytest.raises(SelfsameError, match=r"held_out must be 0 \(all\) to 3 people of test/"):
+        load("vggface2", tmp_path, size=8, held_out=4)
+
+
+@pytest.mark.parametrize("name", ["imagefolder", "lfw", "omniglot", "celeba", "vggface2"])
+def test_an_empty_folder_is_told_what_it_lacks(name, tmp_path):
+    with pytest.raises(SelfsameError, match="wanted: ") as caught:
+        load(name, tmp_path)
+    assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
