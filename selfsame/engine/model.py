@@ -51,6 +51,14 @@ def _last(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, -1) if tensor.dim() > 2 else tensor
 
 
+def _channels_last(x: Tensor) -> Tensor:
+    """Images with the channels innermost: convolutions, norms and pooling are faster so, on the CPU too."""
+    if x.shape[1] > 1 or x.requires_grad or not x.is_contiguous():
+        return x.contiguous(memory_format=torch.channels_last)
+    height, width = x.shape[2:]
+    return x.as_strided(x.shape, (height * width, 1, width, 1))  # of one channel both formats look alike: say which
+
+
 def _first(flat: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
     """The tensor whose numbers lie in `flat`, with `lead` in front."""
     if len(shape) <= 2 or shape[1] == 1:
@@ -107,10 +115,7 @@ class Model:
     def net_views(self, theta_P: Tensor) -> Fields:
         """The network's named tensors."""
         views = self.layout.views(theta_P)
-        found = {name.removeprefix("net."): v for name, v in views.items() if name.startswith("net.")}
-        if self.device.type == "cuda":
-            return found
-        return {name: v.contiguous() for name, v in found.items()}  # small convolutions on the CPU want it so
+        return {name.removeprefix("net."): v for name, v in views.items() if name.startswith("net.")}
 
     def head_views(self, theta_P: Tensor) -> Fields:
         """The averaged parameters beside the network."""
@@ -121,13 +126,15 @@ class Model:
         """Embeddings (S, D) of samples (S, *shape)."""
         if self.fused is not None and not x.requires_grad:
             return self.fused(theta_P, x)
-        if x.dim() == 4 and x.device.type == "cuda":
-            x = x.contiguous(memory_format=torch.channels_last)
-        return self._module(theta_P, x)
+        return self._module(self.net_views(theta_P), _channels_last(x) if x.dim() == 4 else x)
 
-    def _module(self, theta_P: Tensor, x: Tensor) -> Tensor:
+    def _alone(self, theta_P: Tensor, x: Tensor) -> Tensor:
+        """One client's replica under vmap, which knows one memory format only."""
+        return self._module({name: view.contiguous() for name, view in self.net_views(theta_P).items()}, x)
+
+    def _module(self, views: Fields, x: Tensor) -> Tensor:
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-            out = functional_call(self.net, self.net_views(theta_P), (x,))
+            out = functional_call(self.net, views, (x,))
         return out.to(self.dtype)
 
     def embed(self, theta_P: Tensor, x_MB: Tensor) -> Tensor:
@@ -156,7 +163,7 @@ class Model:
         the small kernels of the others leave.
         """
         if self.fused is None:
-            return vmap(self._module)(theta_MP, x_MB)
+            return vmap(self._alone)(theta_MP, x_MB)
         each = list(zip(theta_MP.unbind(), x_MB.unbind(), strict=True))
         if self.device.type != "cuda":
             return torch.stack([self.fused(theta_P, x_B) for theta_P, x_B in each])
