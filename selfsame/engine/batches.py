@@ -34,6 +34,13 @@ class Batch:
     mask_MB: Tensor
     sound_M: Tensor
 
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.x_MB, self.mask_MB, self.sound_M
+
+    def of(self, round: int) -> Batch:
+        """One round's batch of several that were drawn together."""
+        return Batch(*(part[round] for part in self.parts()))
+
 
 def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Tensor, Tensor]:
     """The first `take` places of a random order of each client's samples, and which of them exist."""

@@ -16,6 +16,9 @@ from selfsame.nets.resnet import ResNet
 from selfsame.nets.resnet_cuda import FusedResNet
 
 _STREAMS = 4  # on which the replicas of a cohort run on CUDA
+_CACHED = 2**16  # numbers in a piece of a batch on the CPU
+_LEAST = 64  # samples in such a piece
+_ALONE = 2**13  # numbers in a client's batch from which on it runs by itself on the CPU
 
 
 @dataclass(frozen=True)
@@ -126,13 +129,11 @@ class Model:
         """Embeddings (S, D) of samples (S, *shape)."""
         if self.fused is not None and not x.requires_grad:
             return self.fused(theta_P, x)
-        return self._module(self.net_views(theta_P), _channels_last(x) if x.dim() == 4 else x)
-
-    def _alone(self, theta_P: Tensor, x: Tensor) -> Tensor:
-        """One client's replica under vmap, which knows one memory format only."""
-        return self._module({name: view.contiguous() for name, view in self.net_views(theta_P).items()}, x)
-
-    def _module(self, views: Fields, x: Tensor) -> Tensor:
+        views = self.net_views(theta_P)
+        if torch._C._functorch.maybe_current_level() is not None:  # vmap knows one memory format only
+            views = {name: view.contiguous() for name, view in views.items()}
+        elif x.dim() == 4:
+            x = _channels_last(x)
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             out = functional_call(self.net, views, (x,))
         return out.to(self.dtype)
@@ -152,21 +153,35 @@ class Model:
             return emb.unflatten(0, x_MB.shape[:2]), lambda pull: fused.backward(done, pull.flatten(0, 1), True)
         theta = theta_P.detach().requires_grad_()
         with torch.enable_grad():
-            live = self.embed(theta, x_MB)
+            parts = [self._fast(theta, part) for part in x_MB.flatten(0, 1).split(self._piece(x_MB))]
+        emb_MBD = (parts[0] if len(parts) == 1 else torch.cat(parts)).detach().unflatten(0, x_MB.shape[:2])
         size = sum(n for name, n in zip(self.layout.names, self.layout.sizes, strict=True) if name.startswith("net."))
-        return live.detach(), lambda pull: [torch.autograd.grad(live, theta, pull)[0][:size]]
+
+        def back(pull_MBD: Tensor) -> list[Tensor]:
+            pulls = pull_MBD.flatten(0, 1).split([len(part) for part in parts])
+            return [torch.autograd.grad(parts, theta, pulls)[0][:size]]
+
+        return emb_MBD, back
+
+    def _piece(self, x_MB: Tensor) -> int:
+        """Samples at a time in one pass: on the CPU as many as leave the activations in its cache."""
+        count = x_MB.shape[0] * x_MB.shape[1]
+        if self.device.type != "cpu" or self.compiled:
+            return count
+        return min(count, max(_LEAST, _CACHED // max(1, x_MB[0, 0].numel())))
 
     def embed_each(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """A network for each client: (M, B, D), stacked replicas under vmap.
 
-        Where the passes are written out, the clients run one after another on a few streams: each fills the gaps that
-        the small kernels of the others leave.
+        On the CPU, clients with much to compute run one after another: there is little to gain from stacking them, and
+        convolutions in groups are slow. Where the passes are written out, they do so on a few CUDA streams: each fills
+        the gaps that the small kernels of the others leave.
         """
-        if self.fused is None:
-            return vmap(self._alone)(theta_MP, x_MB)
         each = list(zip(theta_MP.unbind(), x_MB.unbind(), strict=True))
-        if self.device.type != "cuda":
-            return torch.stack([self.fused(theta_P, x_B) for theta_P, x_B in each])
+        if self.device.type == "cpu" and (self.fused is not None or x_MB[0].numel() >= _ALONE):
+            return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
+        if self.fused is None:
+            return vmap(self.embed_eager)(theta_MP, x_MB)
         main = torch.cuda.current_stream(self.device)
         out = []
         for place, (theta_P, x_B) in enumerate(each):

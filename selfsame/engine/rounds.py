@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 
@@ -10,13 +9,15 @@ import torch
 from torch import Tensor
 
 from selfsame.engine import cohort, reference
-from selfsame.engine.batches import Batch, steps_a_round
+from selfsame.engine.ahead import Ahead
+from selfsame.engine.batches import Batch
 from selfsame.engine.plan import Plan
 from selfsame.engine.state import Problem, State
 
 _BLOCK = 512  # rounds whose plan lies on the device at a time when graphs are replayed
 _AHEAD = 32  # rounds whose batches are drawn at a time then, at most
 _AHEAD_BYTES = 2**28  # and what these may take
+_AHEAD_BYTES_EAGER = 2**21  # the same without graphs: on the CPU they should stay in its cache
 
 
 class Engine:
@@ -38,8 +39,14 @@ class Engine:
         step: Callable[..., Tensor] = reference.run_round if self.name == "reference" else cohort.run_round
         compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
+        ahead = None
+        if self.name == "cohort" and not compiled:
+            ahead = Ahead(self.problem, plan.client_TM.shape[1], _AHEAD, _AHEAD_BYTES_EAGER)
         losses = []
         for t in range(len(plan)):
+            if ahead is not None and ahead.rounds and t % ahead.rounds == 0:
+                drawn = ahead.draw(here.client_TM[t : t + ahead.rounds], plan.first + t)
+            batches = ([batch.of(t % ahead.rounds) for batch in drawn],) if ahead is not None and ahead.rounds else ()
             if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
                 losses.append(
                     step(
@@ -50,6 +57,7 @@ class Engine:
                         here.lr_T[t],
                         here.server_lr_T[t],
                         torch.tensor(plan.first + t) if compiled else plan.first + t,
+                        *batches,
                     )
                 )
             else:
@@ -92,53 +100,26 @@ class _Graph:
         self.number = torch.zeros((), dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warmed = 0
-        # Batches are drawn for several rounds at a time: outside the graph, so that samples may come from the host, and
-        # at once, because the many small kernels of a draw take as long for one round as for many.
         self.slot = torch.zeros(1, dtype=torch.int64, device=device)
-        self.step = torch.zeros((), dtype=torch.int64, device=device)
-        self.ahead: list[Batch] = []
-        local, shape = problem.recipe.local, problem.federation.shape
-        steps = steps_a_round(local, problem.longest)
-        each = steps * size * min(local.batch, problem.longest) * math.prod(shape) * problem.model.dtype.itemsize
-        self.rounds_ahead = 0 if local.epochs else max(1, min(_AHEAD, _AHEAD_BYTES // each))
+        self.ahead = Ahead(problem, size, _AHEAD, _AHEAD_BYTES)
+        self.kept: list[Batch] = []
 
     def _draw(self, first: int, begin: int) -> None:
         """Draw the batches of the rounds from place `begin` of the block on, whose first round is `first`."""
-        problem, recipe, ahead = self.problem, self.problem.recipe, self.rounds_ahead
-        device = problem.model.device
-        number_A = torch.arange(first + begin, first + begin + ahead, device=device)
-        place_A = torch.arange(begin, begin + ahead, device=device).clamp(max=_BLOCK - 1)
-        client_AM = self.client_TM[place_A].flatten()
-        number_AM = number_A.repeat_interleave(self.size)
-        for step in range(recipe.local.steps):
-            self.step.fill_(step)
-            drawn = problem.tools.draw(
-                problem.federation,
-                client_AM,
-                problem.longest,
-                recipe.local,
-                recipe.augment,
-                recipe.run.seed,
-                number_AM,
-                self.step,
-                problem.model.dtype,
-            )
-            parts = [part.unflatten(0, (ahead, self.size)) for part in (drawn.x_MB, drawn.mask_MB, drawn.sound_M)]
-            if len(self.ahead) <= step:
-                self.ahead.append(Batch(*(part.clone() for part in parts)))
-            kept = self.ahead[step]
-            for buffer, part in zip((kept.x_MB, kept.mask_MB, kept.sound_M), parts, strict=True):
+        place_A = torch.arange(begin, begin + self.ahead.rounds, device=self.client_TM.device).clamp(max=_BLOCK - 1)
+        drawn = self.ahead.draw(self.client_TM[place_A], first + begin)
+        if not self.kept:
+            self.kept = [Batch(*(part.clone() for part in batch.parts())) for batch in drawn]
+        for kept, batch in zip(self.kept, drawn, strict=True):
+            for buffer, part in zip(kept.parts(), batch.parts(), strict=True):
                 buffer.copy_(part)
         self.slot.zero_()
 
     def _batches(self) -> list[Batch] | None:
         """This round's batches, if they have been drawn ahead."""
-        if not self.rounds_ahead:
+        if not self.ahead.rounds:
             return None
-        return [
-            Batch(*(part.index_select(0, self.slot)[0] for part in (kept.x_MB, kept.mask_MB, kept.sound_M)))
-            for kept in self.ahead
-        ]
+        return [Batch(*(part.index_select(0, self.slot)[0] for part in kept.parts())) for kept in self.kept]
 
     def _round(self) -> None:
         loss = cohort.run_round(
@@ -171,7 +152,7 @@ class _Graph:
         self.number.fill_(block.first)
         answered = block.alive_TM.any(1).tolist()
         for t in range(count):
-            if self.rounds_ahead and t % self.rounds_ahead == 0:
+            if self.ahead.rounds and t % self.ahead.rounds == 0:
                 self._draw(block.first, t)
             if not answered[t]:
                 self.loss_T[t] = 0

@@ -39,7 +39,8 @@ class LeNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D) of images (n, C, H, W)."""
-        x = nn.functional.max_pool2d(nn.functional.leaky_relu(self.norm1(self.conv1(x))), 2)
-        x = nn.functional.max_pool2d(nn.functional.leaky_relu(self.norm2(self.conv2(x))), 2)
+        # Leaky ReLU keeps the order, so pooling first gives the same with a quarter of the work.
+        x = nn.functional.leaky_relu(nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2))
+        x = nn.functional.leaky_relu(nn.functional.max_pool2d(self.norm2(self.conv2(x)), 2))
         out: Tensor = self.head(x.flatten(1))
         return out
