@@ -14,9 +14,12 @@ from selfsame import __version__
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
+    from selfsame.experiment import Experiment, Job
     from selfsame.recipe import Recipe
+    from selfsame.report.table import Row
     from selfsame.report.view import RunView
     from selfsame.run import Run
+    from selfsame.summary import Standing
 
 app = typer.Typer(
     name="selfsame",
@@ -69,7 +72,8 @@ def _layers(
     from selfsame.presets import preset
 
     tables: dict[str, Any] = recipes.read_toml(base) if base is not None else {}
-    if tables.pop("variant", None) is not None:
+    tables.pop("paper", None)
+    if any(tables.pop(key, None) is not None for key in ("variant", "grid", "seeds")):
         raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
     recipes.from_mapping(tables)
     method_class(method)
@@ -269,57 +273,128 @@ def resume(
 
 @app.command()
 def recipe(
-    file: Annotated[Path, typer.Argument(help="Recipe (TOML), with [[variant]] tables for a grid.")],
+    file: Annotated[Path, typer.Argument(help="Recipe (TOML), with [[variant]] tables, a [grid] or seeds.")],
     path: PathTo = None,
     settings: Settings = None,
+    rounds: Rounds = None,
     device: Device = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="TITLE", help="Train only variants with this in their title.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the runs and which are done; train nothing.")] = False,
     out: Out = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run a recipe file, all its variants, and go on where an earlier call stopped."""
-    from selfsame import recipe as recipes
+    """Run a recipe file, all its variants and seeds, compare with the paper; goes on where an earlier call stopped."""
     from selfsame.data import load
-    from selfsame.engine.setup import prepare, resolve
+    from selfsame.engine.setup import prepare
+    from selfsame.experiment import read_experiment
     from selfsame.run import load_run, start, vacant
-    from selfsame.summary import read_view
+    from selfsame.summary import standing
 
-    tables = recipes.read_toml(file)
-    variants = tables.pop("variant", [{}])
-    if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
-        raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
-    for part in (tables, *variants):
-        recipes.from_mapping(part)
     given: dict[str, Any] = {}
     if path is not None:
         given["data"] = {"path": str(path)}
-    if device is not None:
-        given["run"] = {"device": device}
-    plans = []
-    for variant in variants:
-        whole = recipes.merged(tables, variant)
-        if "method" in variant and variant["method"].get("name") != tables.get("method", {}).get("name"):
-            whole["method"] = variant["method"]  # another method does not inherit these options
-        plans.append(recipes.from_mapping(recipes.apply_settings(recipes.merged(whole, given), settings or [])))
+    run_part = {key: value for key, value in (("device", device), ("rounds", rounds)) if value is not None}
+    if run_part:
+        given["run"] = run_part
+    experiment = read_experiment(file, given, settings or [])
     folder = out or Path("runs") / file.stem
-    jobs, federations = [], {}
-    for number, plan in enumerate(plans, 1):  # what does not fit is said before the first one is trained
-        here = folder if len(plans) == 1 else folder / f"{number:02d}-{plan.method.name}"
-        there = (here / "recipe.toml").is_file()
-        if not there:
-            vacant(here)
-        elif recipes.from_mapping(recipes.read_toml(here / "recipe.toml")) != resolve(plan):
-            raise SelfsameError(f"{here}: holds a run of another recipe; name another folder with --out")
-        if (key := repr(plan.data)) not in federations:
+    jobs = experiment.jobs(folder)
+    chosen = experiment.select(only or [])
+    there = {job.folder: standing(job.folder, job.recipe) for job in jobs}
+    if listing:
+        _list([(job, there[job.folder]) for job in jobs if job.variant in chosen])
+        return
+    work, federations, fits = [], {}, set()
+    for job in jobs:  # what does not fit is said before the first one is trained
+        now = there[job.folder]
+        if job.variant not in chosen:
+            continue
+        if now.differs:
+            keys = ", ".join(now.differs)
+            raise SelfsameError(f"{job.folder}: holds a run of another recipe ({keys}); name another folder with --out")
+        if now.view is not None:
+            continue
+        if not now.there:
+            vacant(job.folder)
+        if (key := repr(job.recipe.data)) not in federations:
             with _loading(quiet):
-                federations[key] = load(plan.data.name, plan.data.path or None, **plan.data.options)
-        prepare(plan, federations[key])
-        jobs.append((plan, here, there, federations[key]))
-    views = []
-    for plan, here, there, federation in jobs:
-        run = load_run(here, federation) if there else start(plan, here, federation)
-        done = run.done and (here / "result.json").is_file()
-        views.append(read_view(here) if done else _carry_on(run, quiet))
-    _show(views, folder / "report.html", file.stem)
+                federations[key] = load(job.recipe.data.name, job.recipe.data.path or None, **job.recipe.data.options)
+        if job.variant.number not in fits:
+            prepare(job.recipe, federations[key])
+            fits.add(job.variant.number)
+        work.append((job, federations[key]))
+    views = {place: now.view for place, now in there.items() if now.view is not None and not now.differs}
+    changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
+    for job, federation in work:
+        run = load_run(job.folder, federation) if there[job.folder].there else start(job.recipe, job.folder, federation)
+        views[job.folder] = _carry_on(run, quiet, job.title)
+        _keep_results(experiment, jobs, views, folder, changed)
+    _show_experiment(experiment, jobs, views, folder, changed)
+    if any(views[job.folder].diverged for job in jobs if job.variant in chosen):
+        raise typer.Exit(1)
+
+
+def _list(found: list[tuple[Job, Standing]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("variant", "seed", "rounds", "folder", "state")
+    for job, now in found:
+        plan = job.recipe.run
+        words = (job.variant.title, str(plan.seed), f"{plan.rounds:,}", str(job.folder), now.words)
+        table.add_row(*map(Text, words))
+    Console().print(table)
+    done = sum(now.view is not None and not now.differs for _, now in found)
+    print(f"{done} of {len(found)} runs have ended")
+
+
+def _rows(experiment: Experiment, jobs: list[Job], views: dict[Path, RunView]) -> list[Row]:
+    from selfsame.report.table import Row
+
+    return [
+        Row(variant, tuple(views.get(job.folder) for job in jobs if job.variant is variant))
+        for variant in experiment.variants
+    ]
+
+
+def _keep_results(
+    experiment: Experiment, jobs: list[Job], views: dict[Path, RunView], folder: Path, changed: list[str]
+) -> None:
+    """results.md and results.json of what there is so far."""
+    import json
+
+    from selfsame.engine.checkpoint import write_atomically
+    from selfsame.report.table import beside_markdown, beside_plain
+
+    rows, title = _rows(experiment, jobs, views), experiment.file.stem
+    write_atomically(folder / "results.md", beside_markdown(rows, title, changed).encode())
+    plain = json.dumps(beside_plain(rows, title, changed), indent=1, allow_nan=False)
+    write_atomically(folder / "results.json", plain.encode())
+
+
+def _show_experiment(
+    experiment: Experiment, jobs: list[Job], views: dict[Path, RunView], folder: Path, changed: list[str]
+) -> None:
+    """The table beside the paper, what to know about it, the files."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from selfsame.report.html import write_report
+    from selfsame.report.table import beside_table, remarks
+
+    console = Console()
+    rows = [row for row in _rows(experiment, jobs, views) if row.views.count(None) < len(row.views)]
+    console.print(beside_table(rows))
+    for remark in remarks(_rows(experiment, jobs, views), changed):
+        console.print(remark, markup=False, highlight=False, soft_wrap=True)
+    _keep_results(experiment, jobs, views, folder, changed)
+    named = [replace(views[job.folder], title=job.title) for job in jobs if job.folder in views]
+    write_report(named, folder / "report.html", experiment.file.stem)
+    console.print(f"report: {folder / 'report.html'}, results: {folder / 'results.md'}", markup=False, highlight=False)
 
 
 @app.command()

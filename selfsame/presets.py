@@ -51,7 +51,13 @@ _SMALL_STEPS: Tables = {  # FedMetric's loss has no scale of its own, so momentu
     "server": {"optimiser": "average", "weight_decay": 0.0},
 }
 
+# With k near the number of classes (8) is least where they gather in two opposite points.
+_FEW_CLASSES: Tables = {"method": {"neighbours": 1}}
+
 METHOD: dict[tuple[str, str], Tables] = {
+    ("digits", "fedaws"): _FEW_CLASSES,
+    ("mnist", "fedaws"): _FEW_CLASSES,
+    ("cifar10", "fedaws"): _FEW_CLASSES,
     ("digits", "feduv"): {"method": {"code_length": 63}},
     ("digits", "feduv-negative"): {"method": {"code_length": 63}},
     ("digits", "fedhide"): {"method": {"alpha": 0.01, "neighbours": 5}},

@@ -182,6 +182,14 @@ class Recipe:
     title: str = ""
 
 
+def name_of(recipe: Recipe) -> str:
+    """The recipe's name for people: its title, or the method and the options that were set."""
+    if recipe.title:
+        return recipe.title
+    options = ", ".join(f"{key}={value}" for key, value in recipe.method.options.items())
+    return f"{recipe.method.name}({options})" if options else recipe.method.name
+
+
 PARTS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Recipe).items() if kind is not str}
 
 
@@ -244,6 +252,18 @@ def to_mapping(recipe: Recipe) -> dict[str, Any]:
         part = dataclasses.asdict(getattr(recipe, name))
         out[name] = {**{k: v for k, v in part.items() if k != "options"}, **part.get("options", {})}
     return out
+
+
+def differences(one: Recipe, two: Recipe) -> list[str]:
+    """The keys in which two recipes differ, as run.rounds; the title and where the data lie make no other run."""
+    left, right = to_mapping(one), to_mapping(two)
+    keys = {f"{part}.{key}": (part, key) for part in PARTS for key in (*left[part], *right[part])}
+    missing = object()
+    return [
+        name
+        for name, (part, key) in keys.items()
+        if name != "data.path" and left[part].get(key, missing) != right[part].get(key, missing)
+    ]
 
 
 def _toml_value(value: Any) -> str:

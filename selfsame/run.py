@@ -61,10 +61,7 @@ class Run:
     @property
     def title(self) -> str:
         """The run's name for people: the recipe's title, or the method and the options that were set."""
-        if self.recipe.title:
-            return self.recipe.title
-        options = ", ".join(f"{k}={v}" for k, v in self.recipe.method.options.items())
-        return f"{self.recipe.method.name}({options})" if options else self.recipe.method.name
+        return recipes.name_of(self.recipe)
 
     @property
     def final(self) -> Record:

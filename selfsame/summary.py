@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from selfsame.engine import checkpoint
+from selfsame.engine.setup import resolve
 from selfsame.errors import SelfsameError
 from selfsame.methods.fedhide import FedGN
 from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
-from selfsame.recipe import to_toml
+from selfsame.recipe import Recipe, differences, from_mapping, read_toml, to_toml
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
 from selfsame.run import Run
@@ -132,3 +134,38 @@ def read_view(folder: Path) -> RunView:
         raise SelfsameError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise SelfsameError(f"{path}: damaged; delete it and resume the run") from None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the run of a recipe has come in its folder."""
+
+    there: bool = False
+    round: int = 0
+    differs: tuple[str, ...] = ()  # the keys in which the run that lies there is another one
+    view: RunView | None = None  # of a run that has ended, well or not
+
+    @property
+    def words(self) -> str:
+        """For a list of runs."""
+        if not self.there:
+            return "not begun"
+        if self.differs:
+            return f"another recipe lies there: {', '.join(self.differs)}"
+        if self.view is None:
+            return f"stopped at round {self.round:,}"
+        return "diverged" if self.view.diverged else "done"
+
+
+def standing(folder: Path, recipe: Recipe) -> Standing:
+    """What the folder holds of this recipe, read without the data."""
+    if not (folder / "recipe.toml").is_file():
+        return Standing()
+    stored, wanted = from_mapping(read_toml(folder / "recipe.toml")), resolve(recipe)
+    filled_in = set() if "features" in wanted.net.options else {"net.features"}  # the data set told the network
+    differs = [key for key in differences(stored, wanted) if key not in filled_in]
+    saved = folder / "checkpoint" / "state.safetensors"
+    done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
+    shown = read_view(folder) if (folder / "result.json").is_file() else None
+    ended = shown is not None and (done >= stored.run.rounds or shown.diverged)
+    return Standing(True, done, tuple(differs), shown if ended else None)

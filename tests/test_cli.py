@@ -163,6 +163,12 @@ BAD = {
     "recipe: no variants": (("recipe", "none.toml"), "variant must be an array of tables"),
     "recipe: method no table": (("recipe", "method.toml"), "[method]: expected a table"),
     "recipe: bad second variant": (("recipe", "second.toml"), "unknown option 'nosuch'"),
+    "recipe: seeds": (("recipe", "seeds.toml"), "seeds.toml: seeds: expected a list"),
+    "recipe: grid": (("recipe", "grid.toml"), "grid.toml: [grid] local.lr: expected a list"),
+    "recipe: paper": (("recipe", "paper.toml"), "paper.toml: paper.nosuch: unknown figure"),
+    "recipe: seeds for train": ((*TRAIN, "--recipe", "seeds.toml"), "selfsame recipe seeds.toml"),
+    "recipe: only": (("recipe", "good.toml", "--only", "nosuch"), "--only nosuch: no variant"),
+    "recipe: rounds": (("recipe", "good.toml", "--rounds", "0"), "run.rounds: must be at least 1"),
     "recipe: folder in use": (("recipe", "good.toml", "--out", "full"), "full: is there already"),
     "recipe: unknown device": (("recipe", "good.toml", "--device", "nosuch"), "run.device: 'nosuch'"),
     "methods: unknown": (("methods", "fedhid"), "did you mean 'fedhide'"),
@@ -185,6 +191,9 @@ def bad_files():
         "none": "variant = []\n",
         "method": '[[variant]]\nmethod = "fedhide"\n',
         "good": '[run]\nrounds = 2\n[data]\nname = "digits"\nturns = 1\n',
+        "seeds": "seeds = 3\n",
+        "grid": '[grid]\n"local.lr" = 3\n',
+        "paper": "[paper]\nnosuch = 3\n",
         "second": '[run]\nrounds = 2\n[data]\nname = "digits"\nturns = 1\n[[variant]]\n'
         '[[variant]]\nmethod = { name = "fixed", nosuch = 1 }\n',
     }.items():
@@ -358,7 +367,8 @@ def test_recipe_runs_its_variants_once(selfsame, monkeypatch):
     assert code == 0 and err == ""
     assert "first" in out and "second" in out and "report: runs/grid/report.html" in out
     folder = Path("runs/grid")
-    assert {p.name for p in folder.iterdir()} == {"01-fedhide", "02-fedaws", "report.html"}
+    results = {"report.html", "results.md", "results.json"}
+    assert {p.name for p in folder.iterdir()} == {"01-fedhide", "02-fedaws", *results}
     second = recipes.read_toml(folder / "02-fedaws" / "recipe.toml")
     assert "alpha" not in second["method"] and second["title"] == "second"
 
@@ -393,7 +403,71 @@ def test_recipe_goes_on_where_it_stopped(selfsame):
 def test_recipe_with_one_run_has_no_folders_within(selfsame):
     Path("one.toml").write_text(RECIPE.split("[[variant]]")[0])
     assert selfsame("recipe", "one.toml", "--quiet", "--out", "one")[0] == 0
-    assert {p.name for p in Path("one").iterdir()} == FILES
+    assert {p.name for p in Path("one").iterdir()} == FILES | {"results.md", "results.json"}
+
+
+BESIDE = RECIPE.replace('title = "first"', 'title = "first"\npaper = { "p@1" = [58.0, 1.8], where = "Table 4" }')
+
+
+def test_recipe_compares_seeds_with_the_paper(selfsame):
+    Path("grid.toml").write_text("seeds = [0, 1]\n" + BESIDE)
+    code, out, err = selfsame("recipe", "grid.toml", "--quiet", "--rounds", "1", "--only", "first")
+    assert code == 0 and err == ""
+    assert "58.0 ± 1.8" in out and "1 (paper: 2)" in out and "Not run yet: second." in out
+    assert "the rounds differ from the paper's" in out and "Set on the command line: --rounds 1." in out
+    results = json.loads(Path("runs/grid/results.json").read_text())
+    first, second = results["variants"]
+    runs = [load_run(Path("runs/grid", name)) for name in ("01-fedhide", "01-fedhide-seed1")]
+    assert [run.recipe.run.seed for run in runs] == [0, 1]
+    figure = first["figures"]["p@1"]
+    assert figure["values"] == pytest.approx([100 * run.final["p@1"] for run in runs])
+    assert figure["difference"] == pytest.approx(sum(figure["values"]) / 2 - 58)
+    assert second["ended"] == [False, False] and second["figures"]["p@1"]["measured"] is None
+    text = Path("runs/grid/results.md").read_text()
+    assert "| 58.0 ± 1.8 |" in text and "Table 4" in text
+    page = Path("runs/grid/report.html").read_text()
+    assert "first, seed 0" in page and "first, seed 1" in page
+
+
+def test_recipe_list_needs_no_data_and_writes_nothing(selfsame):
+    Path("far.toml").write_text(RECIPE.replace('name = "digits"\nturns = 1', 'name = "mnist"\npath = "gone"'))
+    code, out, err = selfsame("recipe", "far.toml", "--list")
+    assert code == 0 and err == ""
+    assert out.count("not begun") == 2 and "0 of 2 runs have ended" in out
+    assert everything() == ["far.toml"]
+    code, out, err = selfsame("recipe", "far.toml", "--quiet")
+    assert code == 2 and out == ""
+    one_line(err)
+    assert "gone: no such folder; wanted: " in err and "https://" in err
+    assert everything() == ["far.toml"]
+
+
+def test_recipe_list_says_what_is_done(selfsame):
+    Path("grid.toml").write_text(RECIPE)
+    assert selfsame("recipe", "grid.toml", "--quiet", "--only", "second")[0] == 0
+    code, out, _ = selfsame("recipe", "grid.toml", "--list")
+    rows = {name: next(line for line in out.splitlines() if name in line) for name in ("first", "second")}
+    assert code == 0 and "not begun" in rows["first"] and "done" in rows["second"]
+    assert "1 of 2 runs have ended" in out
+    code, out, _ = selfsame("recipe", "grid.toml", "--list", "--rounds", "9", "--only", "second")
+    assert code == 0 and "another recipe lies there: run.rounds" in out and "first" not in out
+
+
+def test_recipe_shows_a_divergence_and_does_not_train_it_again(selfsame, monkeypatch):
+    Path("grid.toml").write_text(RECIPE.replace('name = "fedaws" }', 'name = "fedaws" }\nlocal = { lr = 1e25 }'))
+    code, out, err = selfsame("recipe", "grid.toml", "--quiet", "--rounds", "8", "--out", "x")
+    assert code == 1 and err == ""
+    assert "1, diverged" in out and "second: diverged: " in out
+    assert json.loads(Path("x/results.json").read_text())["variants"][1]["diverged"] == [True]
+    monkeypatch.setattr("selfsame.run.carry_on", lambda *_: pytest.fail("trained again"))
+    assert selfsame("recipe", "grid.toml", "--quiet", "--rounds", "8", "--out", "x") == (1, out, "")
+
+
+def test_recipe_with_a_paper_is_a_base_for_train(selfsame):
+    Path("base.toml").write_text(RECIPE.split("[[variant]]")[0] + '[paper]\n"p@1" = 58.0\n')
+    words = ("--recipe", "base.toml", "--quiet", "--out", "a")
+    assert selfsame("train", "fedhide", *words)[0] == 0
+    assert Path("a/model.safetensors").exists()
 
 
 def test_methods(selfsame):

@@ -309,3 +309,22 @@ def test_merged():
 def test_what_toml_cannot_hold():
     with pytest.raises(SelfsameError, match="cannot hold"):
         to_toml(Recipe(method=NamedPart("x", {"a": {"b": 1}})))
+
+
+def test_name_of():
+    assert recipes.name_of(Recipe(title="mine")) == "mine"
+    assert recipes.name_of(Recipe(method=NamedPart("fedhide"))) == "fedhide"
+    assert recipes.name_of(Recipe(method=NamedPart("fedhide", {"alpha": 0.1, "neighbours": 3}))) == (
+        "fedhide(alpha=0.1, neighbours=3)"
+    )
+
+
+def test_differences_leave_out_the_title_and_where_the_data_lie():
+    one = from_mapping({"title": "a", "data": {"name": "mnist", "path": "x"}, "method": {"name": "fedhide"}})
+    two = from_mapping({"title": "b", "data": {"name": "mnist", "path": "y"}, "method": {"name": "fedhide"}})
+    assert recipes.differences(one, two) == []
+    three = from_mapping(
+        {"data": {"name": "mnist", "held_out": 1}, "method": {"name": "fedhide", "alpha": 1}, "run": {"rounds": 3}}
+    )
+    assert sorted(recipes.differences(one, three)) == ["data.held_out", "method.alpha", "run.rounds"]
+    assert recipes.differences(one, three) == recipes.differences(three, one)

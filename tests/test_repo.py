@@ -2,14 +2,9 @@
 
 import ast
 import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
-
-from selfsame import recipe as recipes
-from selfsame.engine.setup import resolve
-from selfsame.methods import make
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "selfsame"
@@ -105,25 +100,6 @@ def test_the_reader_of_imports_reads(tmp_path):
     """It finds what stands in a function, and what is relative."""
     assert "selfsame.run.carry_on" in imports(PACKAGE / "cli.py")
     assert "selfsame.methods.base" in imports(PACKAGE / "methods" / "fedhide.py")
-
-
-@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.name)
-def test_recipes_are_valid(path):
-    tables = recipes.read_toml(path)
-    variants = tables.pop("variant", [{}])
-    assert variants
-    titles = []
-    for variant in variants:
-        whole = recipes.merged(tables, variant)
-        if "method" in variant and variant["method"].get("name") != tables.get("method", {}).get("name"):
-            whole["method"] = variant["method"]
-        recipe = recipes.from_mapping(whole)
-        make(recipe.method.name, recipe.method.options)
-        again = recipes.from_mapping(tomllib.loads(recipes.to_toml(recipe)))
-        assert again == recipe
-        assert resolve(recipe).net.name
-        titles.append(recipe.title)
-    assert len(set(titles)) == len(titles), "variants of one recipe need titles of their own"
 
 
 def test_there_are_recipes():

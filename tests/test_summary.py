@@ -11,7 +11,7 @@ from selfsame.data import load
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS
 from selfsame.run import carry_on, start
-from selfsame.summary import keep_view, left_the_device, read_view, view, wire_rows
+from selfsame.summary import keep_view, left_the_device, read_view, standing, view, wire_rows
 from selfsame.wire import Sight
 
 
@@ -105,3 +105,44 @@ def test_the_kept_view_is_plain_json(digits, tmp_path):
     """No NaN, which other readers of JSON refuse."""
     keep_view(view(a_run(digits)), tmp_path)
     json.loads((tmp_path / "result.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+
+
+def small(**tables):
+    given = {
+        "method": {"name": "fixed"},
+        "data": {"name": "digits", "turns": 1},
+        "run": {"rounds": 4, "eval_every": 2, "device": "cpu"},
+        "local": {"batch": 4, "lr": 0.05},
+    }
+    return recipes.from_mapping(recipes.merged(given, tables))
+
+
+def test_standing(digits, tmp_path):
+    folder = tmp_path / "run"
+    assert standing(folder, small()).words == "not begun"
+    run = start(small(), folder, digits)
+    assert standing(folder, small()).words == "stopped at round 0"
+    carry_on(run)
+    assert standing(folder, small()).words == "stopped at round 4"  # trained, but not yet summed up
+    keep_view(view(run), folder)
+    now = standing(folder, small(title="another title", data={"path": "elsewhere"}))
+    assert now.words == "done" and now.view is not None and now.differs == ()
+    other = standing(folder, small(run={"rounds": 9}))
+    assert other.differs == ("run.rounds",) and other.words == "another recipe lies there: run.rounds"
+
+
+def test_standing_of_a_diverged_run(digits, tmp_path):
+    plan = small(local={"lr": 1e25}, run={"rounds": 8})
+    run = carry_on(start(plan, tmp_path / "run", digits))
+    assert standing(tmp_path / "run", plan).words.startswith("stopped at round")
+    keep_view(view(run), tmp_path / "run")
+    assert standing(tmp_path / "run", plan).words == "diverged"
+
+
+def test_standing_passes_over_what_the_data_told_the_network(tmp_path):
+    plan = recipes.from_mapping({"data": {"name": "xc", "path": "x"}, "method": {"name": "fedaws"}})
+    filled = recipes.merged(recipes.to_mapping(plan), {"net": {"name": "embedding-bag", "width": 512, "features": 499}})
+    (tmp_path / "recipe.toml").write_text(recipes.to_toml(recipes.from_mapping(filled)))
+    assert standing(tmp_path, plan).differs == ()
+    asked = recipes.from_mapping(recipes.merged(recipes.to_mapping(plan), {"net": {"features": 500}}))
+    assert standing(tmp_path, asked).differs == ("net.features",)

@@ -14,7 +14,7 @@ from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
 
-FORMAT = "selfsame-state-1"
+FORMAT = "selfsame-state-2"
 
 
 def write_atomically(path: Path, data: bytes) -> None:

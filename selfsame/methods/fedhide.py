@@ -3,21 +3,23 @@
 The three share the loss (1)-(3) and Algorithm 1, and differ in how a proxy is made from the prototype: (4), (5) or (6).
 A prototype is a free vector, normalised wherever it is used and never where it is stored.
 
-Shapes: M clients at work, N clients in all, B samples a batch, D embedding width, K neighbours.
+Shapes: M clients at work, N clients in all, B samples a batch, D embedding width, K neighbours, L proxies near a
+client, S proxies drawn at random.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, sample_mean, unit
+from selfsame.methods import clusters
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, products, put_rows, sample_mean, unit
 from selfsame.methods.neighbours import nearest
 from selfsame.streams import Stream
 from selfsame.wire import Sight, Wire
@@ -70,13 +72,12 @@ class ProxyPrototypes(LocalLoss):
         prototype_MD = unit(mine["prototype"])
         fit_MB = (unit(emb_MBD) * prototype_MD[:, None]).sum(-1)
         positive_M = sample_mean((1 - fit_MB) ** 2, mask_MB)
+        return positive_M + self.negative_weight * self.negative(prototype_MD, sent, who)
+
+    def negative(self, prototype_MD: Tensor, sent: Fields, who: Cohort) -> Tensor:
+        """(3), over all proxies of other classes."""
         same_MN = who.class_M[:, None] == sent["proxy_classes"][None, :]
-        # A cosine of -1 adds nothing to (3): that leaves the own class out. The square is written out because the table
-        # may hold a million rows, and every temporary of this size costs as much as the product itself.
-        cosine_MN = (prototype_MD @ sent["proxies"].T).masked_fill_(same_MN, -1.0)
-        total_M = cosine_MN.shape[1] + 2 * cosine_MN.sum(1) + torch.linalg.vecdot(cosine_MN, cosine_MN)
-        negative_M = total_M / (cosine_MN.shape[1] - same_MN.sum(1)).clamp(min=1)
-        return positive_M + self.negative_weight * negative_M
+        return _repulsion(products(prototype_MD, sent["proxies"]), same_MN)
 
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
@@ -102,36 +103,127 @@ class ProxyPrototypes(LocalLoss):
 
 @dataclass(frozen=True)
 class FedHide(ProxyPrototypes):
-    """The proxy leans on the nearest proxies of other classes, with a little of the prototype mixed in (4)."""
+    """The proxy leans on the nearest proxies of other classes, with a little of the prototype mixed in (4).
+
+    With both ``search = "clustered"`` and ``negatives`` a client reads a part of the table only, and need be sent no
+    more (`packed`). The clusters it looks into are those nearest to the proxy it reported last. Anybody can tell which
+    they are, so nothing of the prototype leaves with the choice; a client that has yet to report searches around a
+    random vector.
+    """
 
     alpha: float = 0.01  # how much of the prototype the proxy carries
     neighbours: int = 10  # K
+    search: str = (
+        "all"  # where the neighbours are searched: in the whole table, or in "clustered" proxies near the last
+    )
+    clusters: int = 0  # how many; 0: about sqrt(N)
+    probes: int = 8  # clusters a client looks into
+    refresh: int = 1000  # rounds in which every proxy is assigned to its cluster once, beside those that change
+    negatives: int = 0  # S, proxies drawn for the negative term, new ones each round; 0: all of them
 
     name: ClassVar[str] = "fedhide"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require(0 <= self.alpha <= 1, f"{self.name}: alpha must lie in [0, 1], got {self.alpha}")
-        whole = isinstance(self.neighbours, int) and self.neighbours >= 1
-        _require(whole, f"{self.name}: neighbours must be a whole number >= 1, got {self.neighbours}")
+        search = f"{self.name}: search must be 'all' or 'clustered', got {self.search!r}"
+        _require(self.search in ("all", "clustered"), search)
+        least = {"neighbours": 1, "clusters": 0, "probes": 1, "refresh": 1, "negatives": 0}
+        for option, low in least.items():
+            value = getattr(self, option)
+            whole = isinstance(value, int) and value >= low
+            _require(whole, f"{self.name}: {option} must be a whole number >= {low}, got {value}")
+        if self.search == "clustered" or self.negatives:
+            object.__setattr__(self, "wire", replace(self.wire, down=self._down()))
+
+    def _down(self) -> dict[str, tuple[Sight, str]]:
+        """What is sent under these options."""
+        down = dict(self.wire.down)
+        if self.search == "clustered":
+            down["near_rows"] = (Sight.PUBLIC, "whose proxies are in the clusters nearest to the client's last one")
+        if self.negatives:
+            down["drawn_rows"] = (Sight.PUBLIC, "other clients, drawn at random for the negative term")
+        if self.search == "clustered" and self.negatives:
+            down["proxies"] = (Sight.PUBLIC, "the latest proxies of the clients named in near_rows and drawn_rows")
+        return down
+
+    def check(self, world: World) -> None:
+        super().check(world)
+        few = f"{self.name}: clusters must not exceed the {world.clients} clients, got {self.clusters}"
+        _require(self.clusters <= world.clients, few)
+
+    def begin_server(self, world: World, stream: Stream) -> Fields:
+        tables = super().begin_server(world, stream)
+        if self.search == "clustered":
+            tables |= clusters.begin(world.clients, world.dim, self.clusters, stream.fold(1))
+        if self.negatives:
+            tables["draw_key"] = stream.fold(2).key_M
+        return tables
+
+    def send(self, server: Fields, who: Cohort) -> Fields:
+        """Rows are named by number and the table is handed over as it is: a copy for each client would be larger."""
+        sent = super().send(server, who)
+        if self.search == "clustered":
+            last_MD = server["proxies"][who.client_M]
+            sent["near_rows"] = clusters.candidates(server, last_MD, self.probes)
+        if self.negatives:
+            # One of the N - 1 others, for each of S places: the own row is skipped by counting past it.
+            stream = Stream(server["draw_key"].expand(len(who.client_M))).fold(who.client_M)
+            row_MS = stream.below(torch.full_like(who.client_M, len(sent["proxies"]) - 1), self.negatives)
+            sent["drawn_rows"] = row_MS + (row_MS >= who.client_M[:, None])
+        return sent
+
+    def packed(self, sent: Fields) -> Fields:
+        """The same message without the rows that its clients do not read: for the wire, not for a captured graph."""
+        if not (self.search == "clustered" and self.negatives):
+            return sent
+        named_M = torch.cat([sent["near_rows"], sent["drawn_rows"]], 1)
+        row_R, number_M = torch.unique(named_M.clamp(min=0), return_inverse=True)
+        near_M, drawn_M = number_M.where(named_M >= 0, -1).split([sent["near_rows"].shape[1], self.negatives], 1)
+        return {
+            "proxies": sent["proxies"][row_R],
+            "proxy_classes": sent["proxy_classes"][row_R],
+            "near_rows": near_M,
+            "drawn_rows": drawn_M,
+        }
+
+    def negative(self, prototype_MD: Tensor, sent: Fields, who: Cohort) -> Tensor:
+        """(3), or its mean over the proxies drawn, less those of the own class.
+
+        Each proxy of another class is as likely as the next, so the mean is unbiased, provided that one was drawn at
+        all; with n clients of a class among N, all S are of the own class with probability ((n - 1) / (N - 1))^S.
+        """
+        if not self.negatives:
+            return super().negative(prototype_MD, sent, who)
+        row_MS = sent["drawn_rows"]
+        same_MS = who.class_M[:, None] == clusters.select(sent["proxy_classes"], row_MS)
+        return _repulsion((clusters.select(sent["proxies"], row_MS) @ prototype_MD[..., None])[..., 0], same_MS)
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(4). Neighbours are proxies: a client never sees another's prototype.
 
         Without a neighbour (4) would hand out the prototype itself, so such a client sends the zero vector.
         """
-        proxies_ND = sent["proxies"]
-        value_MK, index_MK = nearest(
-            prototype_MD,
-            proxies_ND,
-            self.neighbours,
-            label_N=sent["proxy_classes"],
-            label_M=who.class_M,
-        )
+        proxies_ND, label_N, count = sent["proxies"], sent["proxy_classes"], self.neighbours
+        if self.search == "clustered":
+            value_MK, index_MK = clusters.nearest_listed(
+                prototype_MD, proxies_ND, sent["near_rows"], count, label_N=label_N, label_M=who.class_M
+            )
+        else:
+            value_MK, index_MK = nearest(prototype_MD, proxies_ND, count, label_N=label_N, label_M=who.class_M)
         found_MK = torch.isfinite(value_MK)
         delegate_MD = unit((proxies_ND[index_MK] * found_MK[..., None]).sum(1))
         hidden_M = (delegate_MD != 0).any(1)
         return unit(self.alpha * prototype_MD + (1 - self.alpha) * delegate_MD) * hidden_M[:, None]
+
+    def absorb(
+        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        super().absorb(server, leaves, who, weight_M, lr, stream)
+        if self.search == "clustered":
+            clusters.update(server, server["proxies"], who.client_M, who.alive_M, self.refresh, stream.fold(1))
+        if self.negatives:
+            server["draw_key"].copy_(stream.fold(2).key_M)
 
 
 @dataclass(frozen=True)
@@ -175,6 +267,17 @@ class FedCS(ProxyPrototypes):
 def _gaussian_rows(stream: Stream, dim: int) -> Tensor:
     """Standard normal rows, one a key, drawn in blocks."""
     return torch.cat([Stream(key).normal(dim) for key in stream.key_M.split(_ROWS_AT_ONCE)])
+
+
+def _repulsion(cosine_MN: Tensor, same_MN: Tensor) -> Tensor:
+    """The mean of (1 + cosine)^2 over the columns of other classes (3).
+
+    A cosine of -1 adds nothing: that leaves the own class out. The square is written out because the table may hold a
+    million rows, and every temporary of this size costs as much as the product itself.
+    """
+    cosine_MN = cosine_MN.masked_fill_(same_MN, -1.0)
+    total_M = cosine_MN.shape[1] + 2 * cosine_MN.sum(1) + torch.linalg.vecdot(cosine_MN, cosine_MN)
+    return total_M / (cosine_MN.shape[1] - same_MN.sum(1)).clamp(min=1)
 
 
 def _weight(value: float) -> bool:

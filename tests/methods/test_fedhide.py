@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -17,7 +18,9 @@ from selfsame.streams import Stream
 from selfsame.wire import Sight
 
 DIM = 6
-METHODS = [FedHide(neighbours=3), FedGN(), FedCS()]
+SPARING = FedHide(neighbours=3, search="clustered", clusters=3, probes=2, negatives=4)
+METHODS = [FedHide(neighbours=3), SPARING, FedGN(), FedCS()]
+NAMES = ["fedhide", "fedhide-sparing", "fedgn", "fedcs"]
 
 
 def make_world(class_of: list[int], dim: int = DIM) -> World:
@@ -37,10 +40,14 @@ def double(fields: Fields) -> Fields:
     return {name: t.double() if t.is_floating_point() else t for name, t in fields.items()}
 
 
+def tables(method: ProxyPrototypes, world: World) -> Fields:
+    return double(method.begin_server(world, streams(torch.zeros(1, dtype=torch.int64), "server")))
+
+
 def setting(method: ProxyPrototypes, world: World, who: Cohort) -> tuple[Fields, Fields, torch.Tensor, torch.Tensor]:
     """(own rows of the cohort, what is sent, embeddings, mask), float64."""
     own = double(method.begin_own(world, who.client_M, streams(who.client_M, "own")))
-    sent = double(method.send(method.begin_server(world, streams(torch.zeros(1, dtype=torch.int64), "server")), who))
+    sent = method.send(tables(method, world), who)
     emb = streams(who.client_M, "emb").normal(4, world.dim).double()
     mask = torch.ones(len(who.client_M), 4, dtype=torch.float64)
     mask[0, 2:] = 0
@@ -91,6 +98,44 @@ def test_loss_follows_equations_1_to_3(class_of: list[int]) -> None:
         assert got[m].item() == pytest.approx(want, rel=1e-12)
 
 
+def test_the_negative_term_over_drawn_proxies_has_equation_3_as_its_mean() -> None:
+    """Over all 7^2 draws that give a client another class, each as likely as the next."""
+    class_of = [0, 1, 0, 2, 1, 0, 3, 2]
+    world = make_world(class_of)
+    method, who = FedHide(negatives=2), cohort(world, [2])
+    proxies = tables(method, world)["proxies"]
+    w = scaled(streams(who.client_M, "w").normal(DIM)[0].double().tolist())
+    values = []
+    for draw in itertools.product([row for row in range(8) if row != 2], repeat=2):
+        sent = {"proxies": proxies, "proxy_classes": world.class_of_N, "drawn_rows": torch.tensor([draw])}
+        value = method.negative(torch.tensor([w], dtype=torch.float64), sent, who).item()
+        others = [(1 + dot(w, proxies[row].tolist())) ** 2 for row in draw if class_of[row] != 0]
+        assert value == pytest.approx(sum(others) / len(others) if others else 0.0, rel=1e-12)
+        if others:
+            values.append(value)
+    assert len(values) == 7**2 - 2**2
+    others = [(1 + dot(w, proxies[row].tolist())) ** 2 for row in range(8) if class_of[row] != 0]
+    assert sum(values) / len(values) == pytest.approx(sum(others) / len(others), rel=1e-12)
+
+
+def test_drawn_proxies_are_uniform_among_the_others_and_new_each_round() -> None:
+    world = make_world([0, 1, 2, 0, 3])
+    method, who = FedHide(negatives=1000), cohort(world, [3, 0, 4])
+    server = tables(method, world)
+    drawn = []
+    for number in range(2):
+        rows = method.send(server, who)["drawn_rows"]
+        for m, client in enumerate([3, 0, 4]):
+            share = torch.bincount(rows[m], minlength=5) / 1000
+            assert share[client] == 0
+            assert (share[[row for row in range(5) if row != client]] - 0.25).abs().max() < 0.05
+        drawn.append(rows)
+        leaves = {"proxy": server["proxies"][who.client_M]}
+        method.absorb(server, leaves, who, torch.ones(3), 0.1, Stream.named(0, "absorb", who.client_M[:1], number))
+    for one, other in ((drawn[0], drawn[1]), (drawn[0][0], drawn[0][1])):
+        assert (one != other).double().mean() > 0.5
+
+
 def test_one_client_a_class_divides_by_classes_less_one() -> None:
     world = make_world(list(range(5)))
     who = cohort(world, [1])
@@ -101,10 +146,10 @@ def test_one_client_a_class_divides_by_classes_less_one() -> None:
     assert method.loss(emb, mask, own, sent, {}, who).item() == pytest.approx(1.0)
 
 
-def test_gradients() -> None:
+@pytest.mark.parametrize("method", [FedHide(), FedHide(negatives=3)], ids=["all", "drawn"])
+def test_gradients(method: FedHide) -> None:
     world = make_world([0, 1, 2, 0])
     who = cohort(world, [0, 1])
-    method = FedHide()
     own, sent, emb, mask = setting(method, world, who)
     emb.requires_grad_()
     own["prototype"].requires_grad_()
@@ -141,6 +186,33 @@ def test_fedhide_proxy_follows_equation_4(alpha: float, k: int, seed: int) -> No
     for m, client in enumerate([3, 1]):
         want = loops_hide(alpha, k, prototype[m].tolist(), sent["proxies"].tolist(), class_of, class_of[client])
         torch.testing.assert_close(leaves["proxy"][m], torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(k=st.integers(1, 12), probes=st.integers(1, 4), seed=st.integers(0, 10**6))
+def test_clustered_proxy_follows_equation_4_among_the_near(k: int, probes: int, seed: int) -> None:
+    """Near are the members of the clusters whose centres are nearest to the client's last proxy."""
+    class_of = [0, 1, 2, 0, 3, 1, 4, 5, 6, 3, 2]
+    world = make_world(class_of)
+    who = cohort(world, [3, 1])
+    method = FedHide(alpha=0.3, neighbours=k, search="clustered", clusters=4, probes=probes)
+    server = tables(method, world) | {"proxies": unit(Stream.named(seed, "p", torch.arange(11)).normal(DIM).double())}
+    for number in range(seed % 3):
+        leaves = {"proxy": server["proxies"][who.client_M]}
+        method.absorb(server, leaves, who, torch.ones(2), 0.1, Stream.named(seed, "a", who.client_M[:1], number))
+    prototype = Stream.named(seed, "w", who.client_M).normal(DIM).double()
+    sent = method.send(server, who)
+    got = method.proxy(unit(prototype), sent, who, streams(who.client_M))
+    centres, proxies = server["cluster_centres"].tolist(), server["proxies"].tolist()
+    for m, client in enumerate([3, 1]):
+        near = sorted(range(4), key=lambda c: -dot(proxies[client], centres[c]))[:probes]
+        rows = [row for row in range(11) if int(server["cluster_seats"][row]) % 4 in near]
+        if all(class_of[row] == class_of[client] for row in rows):
+            assert not got[m].any(), "nobody to hide behind"
+            continue
+        classes = [class_of[row] for row in rows]
+        want = loops_hide(0.3, k, prototype[m].tolist(), [proxies[r] for r in rows], classes, class_of[client])
+        torch.testing.assert_close(got[m], torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 def test_fedhide_neighbours_exclude_the_own_class() -> None:
@@ -214,7 +286,7 @@ def test_fedcs_is_uniform_around_the_prototype() -> None:
     torch.testing.assert_close(across.T @ across / count, want, rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", METHODS, ids=NAMES)
 def test_the_wire_carries_the_proxy_and_nothing_else(method: ProxyPrototypes) -> None:
     world = make_world(list(range(5)))
     who = cohort(world, [0, 3])
@@ -232,16 +304,17 @@ def test_the_wire_carries_the_proxy_and_nothing_else(method: ProxyPrototypes) ->
     assert ("prototype", "stays", Sight.DEVICE) in [row[:3] for row in method.wire.rows()]
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", METHODS, ids=NAMES)
 def test_a_cohort_equals_its_clients_one_by_one(method: ProxyPrototypes) -> None:
     world = make_world([0, 1, 2, 0, 3, 1])
     who = cohort(world, [4, 0, 3])
     own, sent, emb, mask = setting(method, world, who)
+    server = tables(method, world)
     loss = method.loss(emb, mask, own, sent, {}, who)
     _, leaves = method.report(own, sent, who, emb, mask, streams(who.client_M))
     for m in range(3):
         one = slice(m, m + 1)
-        alone = {"prototype": own["prototype"][one]}
+        alone, sent = {"prototype": own["prototype"][one]}, method.send(server, who[one])
         torch.testing.assert_close(method.loss(emb[one], mask[one], alone, sent, {}, who[one]), loss[one])
         _, left = method.report(alone, sent, who[one], emb[one], mask[one], streams(who.client_M[one]))
         torch.testing.assert_close(left["proxy"], leaves["proxy"][one])
@@ -277,13 +350,13 @@ def test_tables_begin_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(method.truth({"prototype": prototype}, {}, {}), unit(prototype))
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("method", METHODS, ids=NAMES)
 def test_no_step_depends_on_values(method: ProxyPrototypes) -> None:
     """Fake tensors have no values, so anything that a CUDA graph could not capture fails here."""
     world = make_world([0, 1, 2, 0, 3, 1])
     who = cohort(world, [4, 0, 3])
     own, sent, emb, mask = setting(method, world, who)
-    server = double(method.begin_server(world, streams(torch.zeros(1, dtype=torch.int64))))
+    server, key = tables(method, world), streams(who.client_M[:1]).key_M
     with FakeTensorMode() as mode:
 
         def fake(fields: Fields) -> Fields:
@@ -295,7 +368,7 @@ def test_no_step_depends_on_values(method: ProxyPrototypes) -> None:
         mine = method.start(own, sent, who, emb, mask)
         assert method.loss(emb, mask, mine, sent, {}, who).shape == (3,)
         _, leaves = method.report(mine, sent, who, emb, mask, streams(who.client_M))
-        method.absorb(server, leaves, who, who.alive_M.double(), 0.1, streams(who.client_M[:1]))
+        method.absorb(server, leaves, who, who.alive_M.double(), 0.1, Stream(mode.from_tensor(key)))
 
 
 @pytest.mark.parametrize(
@@ -307,6 +380,12 @@ def test_no_step_depends_on_values(method: ProxyPrototypes) -> None:
         lambda: FedHide(neighbours=0),
         lambda: FedHide(neighbours=2.5),  # type: ignore[arg-type]
         lambda: FedHide(negative_weight=-1.0),
+        lambda: FedHide(search="some"),
+        lambda: FedHide(clusters=-1),
+        lambda: FedHide(probes=0),
+        lambda: FedHide(refresh=0),
+        lambda: FedHide(negatives=-1),
+        lambda: FedHide(clusters=3).check(make_world([0, 1])),
         lambda: FedGN(sigma=-1.0),
         lambda: FedGN(sigma=math.inf),
         lambda: FedCS(cosine=1.1),
