@@ -138,10 +138,9 @@ def inside(out: Path, begun: float, arguments: list[str]) -> None:
         if end.code:
             raise
     clock.turn()
-    usual = statistics.median(rounds)
-    clock.seconds[FIRST] = rounds[0] - usual
-    clock.seconds[ROUNDS] -= rounds[0] - usual
-    told = {"steps": clock.seconds, "beside": clock.beside, "usual": usual, "end": clock.last}
+    clock.seconds[FIRST] = max(0.0, rounds[0] - statistics.median(rounds))
+    clock.seconds[ROUNDS] -= clock.seconds[FIRST]
+    told = {"steps": clock.seconds, "beside": clock.beside, "rounds": len(rounds), "end": clock.last}
     out.write_text(json.dumps(told), encoding="utf-8")
 
 
@@ -188,9 +187,9 @@ def random_mnist(folder: Path) -> None:
 def table(name: str, runs: list[dict[str, Any]]) -> None:
     """The steps in the order in which a run comes to them."""
     total = statistics.median(run["total"] for run in runs)
-    usual = statistics.median(run["usual"] for run in runs)
+    each = statistics.median(1000 * run["steps"][ROUNDS] / run["rounds"] for run in runs)
     beside = statistics.median(run["beside"] for run in runs)
-    print(f"\n{name}: {total:.2f} s, a usual round {1000 * usual:.2f} ms")
+    print(f"\n{name}: {total:.2f} s, {each:.2f} ms a round")
     print(f"{'step':32s} {'seconds':>9s} {'+-':>7s} {'share':>7s}")
     for step in runs[0]["steps"]:
         times = [run["steps"][step] for run in runs]
