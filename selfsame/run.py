@@ -28,7 +28,7 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import World
 from selfsame.presets import preset
 from selfsame.recipe import Recipe
-from selfsame.verify.evaluate import Evaluation, alikeness, class_templates, evaluate, seen_figures
+from selfsame.verify.evaluate import Evaluation, class_templates, evaluate, seen_figures
 from selfsame.verify.ranking import precision_at_k, score_blocks
 from selfsame.verify.scores import roc
 
@@ -101,7 +101,6 @@ class Run:
         templates = class_templates(method, truth, world)
         found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials)
         self._rank(found, truth, seen, world)
-        found.figures["alike"] = alikeness(self.embed, seen) if len(seen.x) and method.by_angle else None
         return found
 
     def _rank(self, found: Evaluation, truth: Tensor, seen: Samples, world: World) -> None:

@@ -134,15 +134,18 @@ def test_alikeness():
         for j in range(20):
             if test.y[i] != test.y[j]:
                 total, count = total + score(ANGLE, emb[i], emb[j]), count + 1
-    assert alikeness(embed, test) == pytest.approx(total / count, abs=1e-12)
-    assert alikeness(lambda x: torch.ones(len(x), 3), test) == pytest.approx(1.0)
-    assert alikeness(embed, Samples(test.x, torch.zeros(20, dtype=torch.int64))) == 0.0
+    assert alikeness(emb, test.y) == pytest.approx(total / count, abs=1e-12)
+    assert alikeness(emb, test.y + 3) == pytest.approx(total / count, abs=1e-12)
+    assert alikeness(torch.ones(20, 3), test.y) == pytest.approx(1.0)
+    assert alikeness(emb, torch.zeros(20, dtype=torch.int64)) == 0.0
 
 
-def test_alikeness_of_an_even_selection():
-    test, _ = samples(4, 5)
-    part = Samples(test.x[::3], test.y[::3])  # 20 samples, at most 7
-    assert alikeness(embed, test, most=7) == pytest.approx(alikeness(embed, part), abs=1e-12)
+def test_alikeness_of_an_even_selection(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_PAIRS", 7)
+    monkeypatch.setattr(module, "_CHUNK", 4)
+    test, centre_CD = samples(4, 5)
+    found = evaluate(ANGLE, embed, embed(centre_CD), test, test)  # 20 samples, at most 7, in pieces of 4
+    assert found.figures["alike"] == pytest.approx(alikeness(embed(test.x[::3]), test.y[::3]), abs=1e-12)
 
 
 @pytest.mark.parametrize("method", [ANGLE, DISTANCE], ids=["angle", "distance"])

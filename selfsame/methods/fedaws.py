@@ -24,6 +24,7 @@ from selfsame.methods.base import (
     mean_by_class,
     put_rows,
     sample_mean,
+    sum_by_class,
     unit,
 )
 from selfsame.methods.neighbours import nearest
@@ -223,8 +224,7 @@ def mining_step(
     """
     w_MD = table_CD[who.class_M]
     # Each answering client of a class carries an equal part of it.
-    alike_MM = (who.class_M[:, None] == who.class_M) & who.alive_M
-    share_M = who.alive_M.to(w_MD.dtype) / alike_MM.sum(1).clamp(min=1)
+    share_M = who.alive_M.to(w_MD.dtype) / sum_by_class(who.alive_M.long(), who).clamp(min=1)
     query_MD = unit(w_MD)
     view: Callable[[Tensor], Tensor] = unit
     if distance == "euclidean":  # |w - y|^2 is smallest where w.y - |y|^2 / 2 is largest

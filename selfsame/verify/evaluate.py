@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +20,7 @@ Embed = Callable[[Tensor], Tensor]  # raw samples (S, *shape) -> embeddings (S, 
 _CHUNK = 256
 _MOST_SCORES = 2_000_000
 _MOST_NUMBERS = 2**24  # that a chunk of samples may hold
-_MOST_PAIRS = 2000  # unseen samples that are compared with one another, at most
+_MOST_PAIRS = 2000  # samples that are compared with one another, at most
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,17 @@ def evaluate(
     drawn: dict[str, Roc] = {}
     if len(test.x):
         rows = max(1, min(_chunk(test), _MOST_SCORES // max(1, len(template_CD))))
-        parts = (method.score(embed(x), template_CD) for x in test.x.split(rows))
-        figures, own, other = seen_figures(parts, test.y, len(template_CD))
+        step = max(1, -(-len(test.x) // _MOST_PAIRS))
+        kept: list[Tensor] = []
+
+        def parts() -> Iterator[Tensor]:
+            for begin, x in zip(range(0, len(test.x), rows), test.x.split(rows), strict=True):
+                emb = embed(x)
+                kept.append(emb[-begin % step :: step])
+                yield method.score(emb, template_CD)
+
+        figures, own, other = seen_figures(parts(), test.y, len(template_CD))
+        figures["alike"] = alikeness(torch.cat(kept), test.y[::step]) if method.by_angle else None
         if curves:
             drawn["seen"] = roc(own, other)
     figures |= {"auroc": None, "eer": None}
@@ -110,12 +120,16 @@ def seen_figures(
 def pair_scores(method: LocalLoss, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all genuine and all impostor pairs among the samples (an even selection of at most 2,000 of them)."""
     keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // _MOST_PAIRS)), device=samples.x.device)
+    keep = keep[samples.y[keep].argsort(stable=True)]
     emb = torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))])
-    label = samples.y[keep]
-    score = method.score(emb, emb)
-    upper = torch.ones_like(score, dtype=torch.bool).triu_(1)
-    same = label[:, None] == label[None, :]
-    return score[upper & same].double().cpu().numpy(), score[upper & ~same].double().cpu().numpy()
+    score = method.score(emb, emb).cpu().numpy()
+    # Class after class: genuine pairs are triangles on the diagonal, impostors all that lies right of them.
+    genuine, impostor, first = [], [], 0
+    for end in itertools.accumulate(torch.unique_consecutive(samples.y[keep], return_counts=True)[1].tolist()):
+        genuine.append(score[first:end, first:end][np.triu_indices(end - first, 1)])
+        impostor.append(score[first:end, end:].ravel())
+        first = end
+    return np.concatenate(genuine), np.concatenate(impostor)
 
 
 def trial_scores(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials) -> tuple[np.ndarray, np.ndarray]:
@@ -134,11 +148,13 @@ def _chunk(samples: Samples) -> int:
     return max(1, min(_CHUNK, _MOST_NUMBERS // max(1, math.prod(samples.x.shape[1:]))))
 
 
-def alikeness(embed: Embed, samples: Samples, most: int = 2000) -> float:
-    """Mean cosine between samples of different classes: near 1, the network maps everybody to one point."""
-    keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // most)), device=samples.x.device)
-    emb = unit(torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))]).double())
-    cosine = emb @ emb.T
-    label = samples.y[keep]
-    different = label[:, None] != label[None, :]
-    return float(cosine[different].mean()) if bool(different.any()) else 0.0
+def alikeness(emb_SD: Tensor, label_S: Tensor) -> float:
+    """Mean cosine between samples of different classes: near 1, the network maps everybody to one point.
+
+    Over all pairs the cosines of unit vectors add up to the square of their sum, and over those of a class likewise.
+    """
+    class_S, size_C = torch.unique(label_S, return_inverse=True, return_counts=True)[1:]
+    unit_SD = unit(emb_SD.double())
+    sum_CD = unit_SD.new_zeros(len(size_C), unit_SD.shape[1]).index_add_(0, class_S, unit_SD)
+    pairs = len(label_S) ** 2 - int(size_C.square().sum())
+    return float(sum_CD.sum(0).square().sum() - sum_CD.square().sum()) / pairs if pairs else 0.0

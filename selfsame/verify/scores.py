@@ -5,6 +5,7 @@ Shapes: S samples, T templates, G labels a sample.
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,15 +55,23 @@ def auroc(genuine: Array | Tensor, impostor: Array | Tensor) -> float:
 
 def eer(genuine: Array | Tensor, impostor: Array | Tensor) -> tuple[float, float]:
     """(rate, threshold) where false accepts and false rejects are equally frequent, on straight lines of the ROC."""
-    curve = roc(genuine, impostor)
-    gap = curve.fpr + curve.tpr - 1  # FPR - FNR, from -1 to 1 and never falling
-    right = int(np.argmax(gap >= 0))
-    left = right - 1
-    part = -gap[left] / (gap[right] - gap[left])
-    rate = curve.fpr[left] + part * (curve.fpr[right] - curve.fpr[left])
-    high, low = curve.threshold[left], curve.threshold[right]
+    sides = [np.sort(_side("genuine", genuine)), np.sort(_side("impostor", impostor))]
+
+    def point(threshold: float) -> tuple[float, float]:
+        """FPR, and FPR - FNR, which falls from 1 to -1 as the threshold rises."""
+        tpr, fpr = (float(len(side) - np.searchsorted(side, threshold)) / len(side) for side in sides)
+        return fpr, fpr + tpr - 1
+
+    # Of the curve only the points around the crossing are needed: the largest score at which FPR >= FNR, found on
+    # either side by halving, and the next score above it.
+    reached = [bisect.bisect_right(side, 0.0, key=lambda score: -point(score)[1]) for side in sides]
+    low = max(float(side[end - 1]) for side, end in zip(sides, reached) if end)
+    above = [np.searchsorted(side, low, "right") for side in sides]
+    high = min((float(side[end]) for side, end in zip(sides, above) if end < len(side)), default=np.inf)
+    (left, short), (right, over) = point(high), point(low)
+    part = -short / (over - short)
     threshold = low if np.isinf(high) or part == 1 else high + part * (low - high)
-    return float(rate), float(threshold)
+    return float(left + part * (right - left)), float(threshold)
 
 
 def thin(curve: Roc, points: int = 200) -> Roc:

@@ -56,6 +56,18 @@ def test_eer_properties(genuine, impostor):
     assert auroc(genuine**3, impostor**3) == pytest.approx(auroc(genuine, impostor))
 
 
+@settings(max_examples=100, deadline=None)
+@given(side, side)
+def test_eer_lies_on_the_curve(genuine, impostor):
+    """The first point of the ROC, from the highest threshold on, where FPR >= FNR, and the one before it."""
+    curve = roc(genuine, impostor)
+    right = next(k for k in range(len(curve.fpr)) if curve.fpr[k] >= 1 - curve.tpr[k] - 1e-12)
+    a, b = (curve.fpr[k] + curve.tpr[k] - 1 for k in (right - 1, right))
+    rate, threshold = eer(genuine, impostor)
+    assert rate == pytest.approx(curve.fpr[right - 1] + (curve.fpr[right] - curve.fpr[right - 1]) * -a / (b - a))
+    assert curve.threshold[right] <= threshold <= curve.threshold[right - 1]
+
+
 def test_eer_threshold_splits_the_errors_evenly():
     rng = np.random.default_rng(0)
     genuine, impostor = rng.normal(1, 1, 4000), rng.normal(-1, 1, 9000)
