@@ -17,6 +17,7 @@ test: $(VENV)/.test ## lint, types and the whole test suite
 bench: $(VENV)/.demo ## the benchmarks that run on this machine
 	$(RUN) bench/engines.py
 	$(RUN) bench/growth.py
+	$(RUN) bench/around.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsame needs Python 3.11 or newer")'
