@@ -35,7 +35,7 @@ class Case:
         recipe = recipes.from_mapping(tables)
         self.problem = prepare(recipe, federation)
         machine = choose_machine(recipe.run)
-        self.engine = Engine(self.problem, engine, graphs=machine.compile if graphs is None else graphs)
+        self.engine = Engine(self.problem, engine, graphs=machine.graphs if graphs is None else graphs)
         self.state: State = begin(self.problem)
         self.device = machine.device
 

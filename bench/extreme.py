@@ -8,8 +8,9 @@ of the tables, and the share of the true neighbours that the search finds.
 from __future__ import annotations
 
 import argparse
-import gc
+import json
 import resource
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,29 @@ def recall(table_CD: Tensor, queries: int, k: int) -> float:
     return float(same.any(2).double().mean())
 
 
+def measure(options: argparse.Namespace, name: str, method: dict) -> list:
+    """[name, ms a round, half range, peak MiB, MiB of the state, recall] of one case."""
+    device = torch.device(options.device)
+    tables = {
+        "method": method,
+        "data": {"name": "synthetic"},
+        "net": {"name": "embedding-bag", "width": options.width, "features": options.features},
+        "run": {"rounds": 100000, "device": options.device, "compile": "off"},
+        "cohort": {"size": options.cohort},
+        "local": {"steps": 1, "batch": options.batch, "lr": 0.1},
+    }
+    data = federation(options.classes, options.features, options.length)
+    case = Case(tables, data, "cohort", graphs=device.type == "cuda")
+    held = sum(t.numel() * t.element_size() for t in case.state.tensors().values()) / 2**20
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    case.rounds(6)
+    ms, spread = timed(case.rounds, options.rounds, options.repeats)
+    most = peak(device)
+    found = recall(case.state.server["class_embedding"], 64, 10) if "all" in name else None
+    return [name, ms, spread, most, held, found]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     gpu = torch.cuda.is_available()
@@ -86,37 +110,25 @@ def main() -> None:
     parser.add_argument("--subset", type=int, default=10000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", type=int, choices=[0, 1, 2], help="one case, its figures as JSON")
     options = parser.parse_args()
-    device = torch.device(options.device)
-    data = federation(options.classes, options.features, options.length)
-    rows = []
-    for name, method in (
+    cases = (
         ("no spreading (positive-only)", {"name": "positive-only"}),
         (f"mining over {options.subset:,} of the classes", {"name": "fedaws", "subset": options.subset}),
         ("mining over all classes", {"name": "fedaws"}),
-    ):
-        tables = {
-            "method": method,
-            "data": {"name": "synthetic"},
-            "net": {"name": "embedding-bag", "width": options.width, "features": options.features},
-            "run": {"rounds": 100000, "device": options.device, "compile": "off"},
-            "cohort": {"size": options.cohort},
-            "local": {"steps": 1, "batch": options.batch, "lr": 0.1},
-        }
-        case = Case(tables, data, "cohort", graphs=device.type == "cuda")
-        held = sum(t.numel() * t.element_size() for t in case.state.tensors().values()) / 2**20
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        case.rounds(6)
-        ms, spread = timed(case.rounds, options.rounds, options.repeats)
-        most = peak(device)
-        found = recall(case.state.server["class_embedding"], 64, 10) if "all" in name else None
-        rows.append((name, ms, spread, most, held, found))
-        print(f"{name}: {ms:.1f} ms", flush=True)
-        del case
-        gc.collect()  # an engine and its graph refer to one another
-        torch.cuda.empty_cache()
-    print(header(device))
+    )
+    if options.only is not None:
+        print(json.dumps(measure(options, *cases[options.only])))
+        return
+    rows = []
+    for number in range(len(cases)):  # in a process of its own, so that its peak of memory is its own
+        command = [sys.executable, *sys.argv, "--only", str(number)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        print(f"{rows[-1][0]}: {rows[-1][1]:.1f} ms", flush=True)
+    print(header(torch.device(options.device)))
     print(f"{options.classes:,} classes x {options.width}, {options.cohort:,} clients a round, batch {options.batch}")
     print(
         f"{'case':40s} {'ms/round':>9s} {'+-':>6s} {'peak MiB':>9s} {'state MiB':>9s} {'times':>6s} {'recall@10':>9s}"

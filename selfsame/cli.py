@@ -46,7 +46,10 @@ Rounds = Annotated[int | None, typer.Option(help="Training rounds.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random but secrets.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Precision = Annotated[str | None, typer.Option(help="auto, float32, float64 or bfloat16 (autocast).")]
-Compile = Annotated[str | None, typer.Option(help="torch.compile and CUDA graphs: auto (on CUDA), on or off.")]
+Compile = Annotated[
+    str | None,
+    typer.Option(help="torch.compile and CUDA graphs: auto (on CUDA), on, off, or graphs alone."),
+]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, cohort or reference (one client at a time).")]
 Base = Annotated[
     Path | None, typer.Option("--recipe", help="Recipe (TOML) to start from in place of the tuned preset.")
@@ -282,6 +285,7 @@ def recipe(
         list[str] | None, typer.Option("--only", metavar="TITLE", help="Train only variants with this in their title.")
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the runs and which are done; train nothing.")] = False,
+    at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
     out: Out = None,
     quiet: Quiet = False,
 ) -> None:
@@ -327,6 +331,13 @@ def recipe(
         work.append((job, federations[key]))
     views = {place: now.view for place, now in there.items() if now.view is not None and not now.differs}
     changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
+    if at_once > 1:
+        for job, federation in work:
+            if not there[job.folder].there:
+                start(job.recipe, job.folder, federation)
+        federations.clear()
+        _at_once([job.folder for job, _ in work], at_once, quiet, views)
+        work = []
     for job, federation in work:
         run = load_run(job.folder, federation) if there[job.folder].there else start(job.recipe, job.folder, federation)
         views[job.folder] = _carry_on(run, quiet, job.title)
@@ -334,6 +345,24 @@ def recipe(
     _show_experiment(experiment, jobs, views, folder, changed)
     if any(views[job.folder].diverged for job in jobs if job.variant in chosen):
         raise typer.Exit(1)
+
+
+def _at_once(folders: list[Path], at_once: int, quiet: bool, views: dict[Path, RunView]) -> None:
+    """Resume the runs in processes of their own, under one bar that counts them."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from selfsame.parallel import resume_all
+    from selfsame.summary import read_view
+
+    with Progress(console=Console(stderr=True), disable=quiet) as progress:
+        task = progress.add_task("runs", total=len(folders))
+
+        def ended(folder: Path) -> None:
+            views[folder] = read_view(folder)
+            progress.update(task, advance=1)
+
+        resume_all(folders, at_once, ended)
 
 
 def _list(found: list[tuple[Job, Standing]]) -> None:

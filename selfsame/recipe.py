@@ -44,7 +44,7 @@ class RunPart:
     engine: str = "auto"
     device: str = "auto"
     precision: str = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
-    compile: str = "auto"  # torch.compile and CUDA graphs; auto: on CUDA
+    compile: str = "auto"  # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA
 
     def __post_init__(self) -> None:
         _at_least("run.rounds", self.rounds, 1)
@@ -52,7 +52,7 @@ class RunPart:
         _at_least("run.checkpoint_every", self.checkpoint_every, 0)
         _choice("run.engine", self.engine, ENGINES)
         _choice("run.precision", self.precision, PRECISIONS)
-        _choice("run.compile", self.compile, SWITCH)
+        _choice("run.compile", self.compile, (*SWITCH, "graphs"))
 
 
 @dataclass(frozen=True)

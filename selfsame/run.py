@@ -306,7 +306,7 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
     recipe, problem, state = run.recipe, run.problem, run.state
     machine = choose_machine(recipe.run)
     name = "cohort" if recipe.run.engine == "auto" else recipe.run.engine
-    engine = Engine(problem, name, graphs=machine.compile)
+    engine = Engine(problem, name, graphs=machine.graphs)
     look, keep = _marks(recipe)
     if run.done and run.history and not run.curves:  # it was stopped between its last checkpoint and its report
         run.look_again()
@@ -314,7 +314,7 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
     while not run.done:
         if state.round == join_at:
             join(problem, state)
-            engine = Engine(problem, name, graphs=machine.compile)
+            engine = Engine(problem, name, graphs=machine.graphs)
         stops = [(state.round // every + 1) * every for every in (look, keep)] + [recipe.run.rounds]
         stops += [join_at] if join_at > state.round else []
         count = min(*stops, state.round + _PLAN) - state.round

@@ -20,6 +20,7 @@ class Machine:
     dtype: torch.dtype
     autocast: torch.dtype | None
     compile: bool
+    graphs: bool
 
 
 def choose_machine(run: RunPart) -> Machine:
@@ -43,7 +44,8 @@ def choose_machine(run: RunPart) -> Machine:
         precision = "bfloat16" if gpu else "float32"
     dtype = torch.float64 if precision == "float64" else torch.float32
     autocast = torch.bfloat16 if precision == "bfloat16" else None
-    return Machine(device, dtype, autocast, run.compile == "on" or (run.compile == "auto" and gpu))
+    compile = run.compile == "on" or (run.compile == "auto" and gpu)
+    return Machine(device, dtype, autocast, compile, compile or run.compile == "graphs")
 
 
 def facts(device: torch.device) -> dict[str, str]:

@@ -93,7 +93,7 @@ class Model:
         first = {f"net.{name}": p.detach() for name, p in named}
         first |= {f"head.{name}": value for name, value in head.items()}
         self.layout = Layout.of(first)
-        self.first_theta = self.layout.flatten(first).to(device=self.device, dtype=dtype)
+        self.first_theta = self.layout.flatten(first).to(device="cpu", dtype=dtype)  # not twice on the device
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
         self.compiled = compile
         self._streams: list[torch.cuda.Stream] = []

@@ -116,7 +116,7 @@ def begin(problem: Problem, present: int | None = None) -> State:
     present = problem.world.clients if present is None else present
     world = smaller_world(problem.world, present)
     client_N = torch.arange(present, device=model.device)
-    theta = model.first_theta.clone()
+    theta = model.first_theta.to(model.device, copy=True)
     return State(
         round=0,
         theta_P=theta,
@@ -143,5 +143,5 @@ def join(problem: Problem, state: State) -> None:
         old = state.server[name]
         state.server[name] = torch.cat([old, table[len(old) :]])
     if state.alone_NP is not None:
-        state.alone_NP = torch.cat([state.alone_NP, model.first_theta.repeat(len(new_R), 1)])
+        state.alone_NP = torch.cat([state.alone_NP, model.first_theta.to(model.device).repeat(len(new_R), 1)])
     state.present = world.clients

@@ -1,0 +1,52 @@
+"""Several runs at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from selfsame.errors import SelfsameError
+
+_LOOK = 0.2  # seconds between looks at the processes
+_ENDED = (0, 1)  # trained, or diverged
+
+
+def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], None]) -> None:
+    """Resume the runs of these folders, at most `at_once` at a time; `ended` hears of each that has ended.
+
+    What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed.
+    """
+    waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                folder = waiting.pop(0)
+                running[folder] = _begin(folder)
+            for folder, process in list(running.items()):
+                code = process.poll()
+                if code is None:
+                    continue
+                del running[folder]
+                if code not in _ENDED:
+                    raise SelfsameError(f"{folder}: {_last_line(folder / 'output.txt') or f'ended with code {code}'}")
+                ended(folder)
+            time.sleep(_LOOK)
+    finally:
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+
+
+def _begin(folder: Path) -> subprocess.Popen[bytes]:
+    with open(folder / "output.txt", "wb") as out:
+        command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet"]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.removeprefix("selfsame: ") for line in reversed(lines) if line.strip()), "")
