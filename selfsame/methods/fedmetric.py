@@ -36,16 +36,31 @@ class _Hyperspheres(LocalLoss):
 
     reduction: str = "sum"  # over the samples of a batch: "sum" as (5) and (6) print it, or "mean"
     unit_length: bool = False  # whether embeddings are brought to unit length first; the text does not say
+    centre_rate: float = 1.0  # how far the centre goes to each batch's mean: 1 all the way, as Algorithm 1 prints it
 
     paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
 
     def __post_init__(self) -> None:
         _choice(self.name, "reduction", self.reduction, ("sum", "mean"))
+        if not 0 <= self.centre_rate <= 1:
+            raise SelfsameError(f"{self.name}: centre_rate must lie between 0 and 1, got {self.centre_rate}")
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss."""
+        """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss.
+
+        With `centre_rate` below 1 the last centre goes only a part of the way there: section 3.1 says that it is
+        updated iteratively.
+        """
         count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
-        return {"centre": ((self.place(emb_MBD) * mask_MB[..., None]).sum(1) / count_M1).detach()}
+        mean_MD = ((self.place(emb_MBD) * mask_MB[..., None]).sum(1) / count_M1).detach()
+        if self.centre_rate == 1:
+            return {"centre": mean_MD}
+        last_MD = self._last_centre(own, sent, who).to(mean_MD.dtype)
+        new_M = (last_MD == 0).all(1)  # of a client that has not reported yet
+        return {"centre": torch.where(new_M[:, None], mean_MD, last_MD + self.centre_rate * (mean_MD - last_MD))}
+
+    def _last_centre(self, own: Fields, sent: Fields, who: Cohort) -> Tensor:
+        return own["centre"]
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """(5)"""
@@ -222,6 +237,9 @@ class FedMetricTrue(_Repelling):
 
     def send(self, server: Fields, who: Cohort) -> Fields:
         return {name: server[name] for name in self.wire.down}
+
+    def _last_centre(self, own: Fields, sent: Fields, who: Cohort) -> Tensor:
+        return sent["true_centres"][who.client_M]
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """(4) with A = C and M = R"""
