@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selfsame import __version__
+from selfsame.commands import enrol, evaluate, verify
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -568,6 +569,15 @@ def data(
     console.print(table)
     for note in found.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
+
+
+app.command()(evaluate.evaluate)
+app.command()(enrol.enrol)
+app.command("warm-up")(enrol.warm_up)
+app.command("passphrase")(enrol.change_passphrase)
+app.command()(enrol.revoke)
+app.command()(verify.verify)
+app.command()(verify.users)
 
 
 def _version(asked: bool) -> None:

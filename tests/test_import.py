@@ -17,7 +17,7 @@ def python(code):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("what", ["selfsame", "selfsame.cli", "selfsame.recipe", "selfsame.presets"])
+@pytest.mark.parametrize("what", ["selfsame", "selfsame.cli", "selfsame.recipe", "selfsame.presets", "selfsame.commands.evaluate"])
 def test_nothing_heavy_is_imported(what):
     code = f"import {what}, sys; print([name for name in {HEAVY} if name in sys.modules])"
     assert python(code) == "[]"

@@ -68,13 +68,13 @@ def inside(name, room):
 
 
 FORBIDDEN = {
-    "methods": ("engine", "data", "nets", "report", "audit", "verify", "run", "cli", "summary"),
-    "nets": ("engine", "methods", "report", "audit", "verify", "run", "cli", "summary"),
-    "data": ("engine", "methods", "nets", "report", "audit", "verify", "run", "cli", "summary"),
-    "engine": ("report", "audit", "cli", "run", "summary"),
-    "verify": ("engine", "report", "audit", "run", "cli", "summary"),
-    "report": ("engine", "methods", "run", "cli", "summary"),
-    "audit": ("report", "run", "cli", "summary"),
+    "methods": ("engine", "data", "nets", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands"),
+    "nets": ("engine", "methods", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands"),
+    "data": ("engine", "methods", "nets", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands"),
+    "engine": ("report", "audit", "cli", "run", "summary", "assess", "commands"),
+    "verify": ("engine", "report", "audit", "run", "cli", "summary", "assess", "commands"),
+    "report": ("engine", "methods", "run", "cli", "summary", "assess", "commands"),
+    "audit": ("report", "run", "cli", "summary", "assess", "commands"),
 }
 
 

@@ -1,0 +1,217 @@
+"""Commands that change what a device keeps of its users: enrol, warm-up, passphrase, revoke."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfsame.errors import SelfsameError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from selfsame.run import Run
+    from selfsame.verify.embedder import Embedder
+    from selfsame.verify.thresholds import Threshold
+
+Model = Annotated[Path, typer.Argument(help="Model: an exported .onnx file, or the folder of a run.")]
+User = Annotated[str, typer.Argument(help="The user's name on this device.")]
+Samples = Annotated[list[Path], typer.Argument(help="PNG, JPEG, NPY, WAV or CSV files, or folders of these.")]
+Resize = Annotated[bool, typer.Option("--resize", help="Resize images that are not of the model's size.")]
+Store = Annotated[
+    Path | None,
+    typer.Option("--store", help="Folder of the enrolments, for its owner alone.", show_default="~/.selfsame"),
+]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        help="File with the passphrase in its first line; without it SELFSAME_PASSPHRASE, or a prompt.",
+    ),
+]
+InKeyring = Annotated[
+    bool, typer.Option("--keyring", help="Keep a random key in the platform's keyring, in place of a passphrase.")
+]
+
+_VARIABLE = "SELFSAME_PASSPHRASE"
+_COMPARED = 8  # samples by which a model is known to be of a run
+_NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's network moves them more
+
+
+def enrol(
+    model: Model,
+    user: Annotated[str, typer.Option("--user", help="The user's name on this device.")],
+    samples: Annotated[
+        list[Path] | None, typer.Argument(help="PNG, JPEG, NPY, WAV or CSV files, or folders of these.")
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--rule", help="Threshold: warm-up (FedUV), bounded (with a guarantee) or fixed.", show_default="warm-up"
+        ),
+    ] = None,
+    tpr: Annotated[float, typer.Option(help="Share of the owner's attempts that must pass.")] = 0.9,
+    confidence: Annotated[float, typer.Option(help="With --rule bounded: how sure that is.")] = 0.95,
+    warm_up: Annotated[
+        int | None,
+        typer.Option("--warm-up", help="How many samples, the last ones, set the threshold.", show_default="half"),
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(help="A fixed threshold: no warm-up samples.")] = None,
+    client: Annotated[
+        int | None, typer.Option(help="Take the vector that this client of the run keeps; all samples are warm-up.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", help="With --client: the run that the .onnx file was exported from.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the user's enrolment.")] = False,
+    resize: Resize = False,
+    store: Store = None,
+    keyring: InKeyring = False,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
+    from selfsame.verify.embedder import open_model
+    from selfsame.verify.samples import read_samples
+    from selfsame.verify.vault import Vault
+    from selfsame.verify.verifier import Rule, Verifier
+
+    name = rule or ("warm-up" if threshold is None else "fixed")
+    chosen = Rule(name, tpr, confidence, threshold)
+    if run is not None and client is None:
+        raise SelfsameError("--run: names where the vector of --client comes from; say which client")
+    opened = open_model(model)
+    raw = read_samples(samples, opened.card, resize) if samples else []
+    vector = None if client is None else client_vector(run or model, client, opened, raw)
+    vault = Vault(store_folder(store), None if keyring else passphrase(passphrase_file, new=True))
+    done = Verifier(opened, vault).enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
+    made = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
+    print(f"{user}: enrolled in {vault.folder}; template: {made}; {_told(done.threshold)}")
+
+
+def warm_up(
+    model: Model,
+    user: User,
+    samples: Samples,
+    resize: Resize = False,
+    store: Store = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Set a user's threshold anew from the warm-up samples so far and these; they must not have made the template."""
+    from selfsame.verify.embedder import open_model
+    from selfsame.verify.samples import read_samples
+    from selfsame.verify.vault import Vault
+    from selfsame.verify.verifier import Verifier
+
+    opened = open_model(model)
+    vault = Vault(store_folder(store), passphrase(passphrase_file))
+    now = Verifier(opened, vault).add_warm_up(user, read_samples(samples, opened.card, resize))
+    print(f"{user}: {_told(now)}")
+
+
+def change_passphrase(
+    user: User,
+    new_file: Annotated[
+        Path | None, typer.Option("--new-passphrase-file", help="File with the new one.", show_default="a prompt")
+    ] = None,
+    keyring: InKeyring = False,
+    store: Store = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Change the passphrase of a user's enrolment, or move its key into or out of the keyring."""
+    from selfsame.verify.vault import Vault
+
+    if keyring and new_file is not None:
+        raise SelfsameError("--keyring: takes no passphrase; leave out --new-passphrase-file")
+    vault = Vault(store_folder(store), passphrase(passphrase_file))
+    vault.rekey(user, None if keyring else passphrase(new_file, new=True, variable=None))
+    print(f"{user}: sealed anew")
+
+
+def revoke(user: User, store: Store = None) -> None:
+    """Destroy a user's enrolment; copies of it no longer open on this device."""
+    from selfsame.verify.vault import Vault
+
+    Vault(store_folder(store)).remove(user)
+    print(f"{user}: revoked")
+
+
+def store_folder(given: Path | None) -> Path:
+    """The folder named, or the account's own."""
+    return given if given is not None else Path.home() / ".selfsame"
+
+
+def passphrase(file: Path | None, new: bool = False, variable: str | None = _VARIABLE) -> Callable[[], str]:
+    """What asks for the passphrase when it is needed: a file, the environment, or a prompt (twice for a new one)."""
+
+    def ask() -> str:
+        if file is not None:
+            return _first_line(file)
+        if variable is not None and os.environ.get(variable):
+            return os.environ[variable]
+        if not sys.stdin.isatty():
+            also = f", set {variable}" if variable else ""
+            option = "--passphrase-file" if variable else "--new-passphrase-file"
+            raise SelfsameError(f"passphrase: none given; use {option}{also} or run at a terminal")
+        given = getpass.getpass("New passphrase: " if new else "Passphrase: ")
+        if new and getpass.getpass("Again: ") != given:
+            raise SelfsameError("passphrase: the two are not the same")
+        return given
+
+    return ask
+
+
+def _first_line(file: Path) -> str:
+    try:
+        with open(file, encoding="utf-8") as stream:
+            line = stream.readline(4096).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SelfsameError(f"{file}: the passphrase cannot be read ({type(error).__name__})") from error
+    if not line:
+        raise SelfsameError(f"{file}: expected a passphrase in its first line")
+    return line
+
+
+def client_vector(folder: Path, client: int, opened: Embedder, raw: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+    """The vector that a run's client keeps: prototype, codeword or centre, or its class's embedding.
+
+    It means nothing to another network, so the model must embed the first samples as the run does.
+    """
+    if folder.is_file():
+        raise SelfsameError(f"{folder}: a model file keeps no client's vector; name the run with --run")
+    from selfsame.commands.export import read_run
+
+    run = read_run(folder)
+    problem, state, card = run.problem, run.state, opened.card
+    if not 0 <= client < state.present:
+        raise SelfsameError(f"--client: the run has clients 0 to {state.present - 1}, got {client}")
+    same = (problem.method.name, problem.federation.name, problem.world.dim) == (card.method, card.data, card.width)
+    few = raw[:_COMPARED]
+    if not same or sum(_apart(run, client, opened, sample) for sample in few) > _NEAR * len(few):
+        raise SelfsameError(f"{folder}: the model is not of this run, or not of this client")
+    truth_RD = problem.method.truth(state.own, state.server, problem.model.head_views(state.theta_P))
+    row = client if problem.method.row == "client" else int(problem.world.class_of_N[client])
+    vector: NDArray[np.float32] = truth_RD[row].detach().cpu().float().numpy()
+    return vector
+
+
+def _apart(run: Run, client: int, opened: Embedder, sample: NDArray[Any]) -> float:
+    """How far apart the model and the run's network embed a sample, relative to the latter's length."""
+    import numpy as np
+    import torch
+
+    one_D = run.embed(torch.from_numpy(sample[None]), client)[0].cpu().double().numpy()
+    return float(np.linalg.norm(opened.embed(sample[None])[0] - one_D) / max(float(np.linalg.norm(one_D)), 1e-12))
+
+
+def _told(threshold: Threshold) -> str:
+    """A threshold and what it promises, in a line."""
+    origin = f"{threshold.rule}, {threshold.samples} other samples" if threshold.samples else threshold.rule
+    note = f"; {threshold.note}" if threshold.note else ""
+    return f"threshold {threshold.value:.4f} ({origin}){note}"

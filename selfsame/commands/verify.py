@@ -1,0 +1,54 @@
+"""Commands that read what a device keeps of its users: verify, users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from selfsame.commands.enrol import Model, PassphraseFile, Resize, Store, User, passphrase, store_folder
+from selfsame.errors import SelfsameError
+
+
+def verify(
+    model: Model,
+    user: User,
+    sample: Annotated[Path, typer.Argument(help="One sample: a PNG, JPEG, NPY, WAV or CSV file.")],
+    resize: Resize = False,
+    store: Store = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Say whether a sample is a user's: exit code 0 if it is, 1 if not, 2 if that cannot be told."""
+    from selfsame.verify.embedder import open_model
+    from selfsame.verify.samples import read_samples
+    from selfsame.verify.vault import Vault
+    from selfsame.verify.verifier import Verifier
+
+    opened = open_model(model)
+    found = read_samples([sample], opened.card, resize)
+    if len(found) != 1:
+        raise SelfsameError(f"{sample}: holds {len(found)} samples, one is verified at a time")
+    verdict = Verifier(opened, Vault(store_folder(store), passphrase(passphrase_file))).verify(user, found[0])
+    word = "accepted" if verdict.accepted else "rejected"
+    print(f"score {verdict.score:.4f}, threshold {verdict.threshold:.4f}: {word}")
+    if not verdict.accepted:
+        raise typer.Exit(1)
+
+
+def users(store: Store = None) -> None:
+    """List the users enrolled on this device."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from selfsame.verify.vault import Vault
+
+    found = Vault(store_folder(store)).users()
+    if not found:
+        print(f"{store_folder(store)}: nobody is enrolled")
+        return
+    table = Table("user", "key", "model")
+    for kept in found:
+        table.add_row(*map(Text, (kept.user, kept.key, kept.digest[:12])))
+    Console().print(table)

@@ -1,0 +1,401 @@
+"""Sealed files on the device, one a user: encrypted, bound to user and model, replaced as a whole or not at all.
+
+A file is a header that anybody may read (how the key is made, which enrolment, which model) and a text sealed with
+AES-256-GCM. The header and the user's name are authenticated with the text: a changed byte, a file under another
+user's name, or one with the model's digest exchanged does not open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import struct
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from selfsame.errors import SelfsameError
+
+MAGIC = b"selfsam1"  # eight bytes, the last of which counts the format
+_HEADER = struct.Struct(">8s4B16s16s12s32s")
+_TAG = 16
+_MOST_BYTES = 1 << 22
+_LONGEST_NAME = 60  # bytes: twice that, in a file's name, is within every file system's limit
+_LONGEST_PASSPHRASE = 1024
+_ENDING = ".enrolment"
+_REVOKED = "revoked"
+_SERVICE = "selfsame"
+_BINARY = getattr(os, "O_BINARY", 0)  # where the system would change line ends
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_EXTRA = "pip install 'selfsame[device]'"
+
+AskPassphrase = Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work that scrypt puts between a passphrase and its key: 128 MiB of memory, under a second."""
+
+    log_n: int = 17
+    r: int = 8
+    p: int = 1
+
+    @property
+    def bearable(self) -> bool:
+        """Whether it is neither nothing nor, in a hostile file's header, more than a device can do."""
+        return 10 <= self.log_n <= 24 and self.r >= 1 and 1 <= self.p <= 4 and 128 * self.r << self.log_n <= 1 << 28
+
+
+STANDARD = Work()
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands before the sealed text, in the clear."""
+
+    work: Work | None  # None: the key is in the platform's keyring
+    enrolment: bytes  # 16 random bytes that stay the same until the user enrols anew
+    salt: bytes
+    nonce: bytes
+    digest: str  # of the model, 64 hexadecimal digits
+
+    def to_bytes(self) -> bytes:
+        how = (0, 0, 0, 0) if self.work is None else (1, self.work.log_n, self.work.r, self.work.p)
+        return _HEADER.pack(MAGIC, *how, self.enrolment, self.salt, self.nonce, bytes.fromhex(self.digest))
+
+    @staticmethod
+    def of(file: bytes) -> Header | None:
+        """The header of a file, or None where there is no sound one."""
+        if not _HEADER.size + _TAG <= len(file) <= _MOST_BYTES:
+            return None
+        magic, kind, log_n, r, p, enrolment, salt, nonce, digest = _HEADER.unpack_from(file)
+        work = Work(log_n, r, p) if kind == 1 else None
+        sound = work.bearable if work is not None else (kind, log_n, r, p) == (0, 0, 0, 0)
+        if magic != MAGIC or not sound:
+            return None
+        return Header(work, enrolment, salt, nonce, digest.hex())
+
+
+def derive(passphrase: str, header: Header) -> bytes:
+    """The key of a passphrase (scrypt)."""
+    kdf = _crypto().Scrypt
+    assert header.work is not None
+    work = header.work
+    text = unicodedata.normalize("NFKC", passphrase).encode("utf-8", "surrogateescape")
+    key: bytes = kdf(salt=header.salt, length=32, n=1 << work.log_n, r=work.r, p=work.p).derive(text)
+    return key
+
+
+def seal(plain: bytes, key: bytes, user: str, header: Header) -> bytes:
+    """A whole file."""
+    first = header.to_bytes()
+    out: bytes = first + _crypto().AESGCM(key).encrypt(header.nonce, plain, first + user.encode())
+    return out
+
+
+def unseal(file: bytes, key: bytes, user: str) -> bytes | None:
+    """The text of a file, or None where key, user or any byte of it is not the one it was sealed with."""
+    header = Header.of(file)
+    if header is None:
+        return None
+    first, rest = file[: _HEADER.size], file[_HEADER.size :]
+    try:
+        plain: bytes = _crypto().AESGCM(key).decrypt(header.nonce, rest, first + user.encode())
+    except _crypto().InvalidTag:
+        return None
+    return plain
+
+
+def check_user(user: str) -> str:
+    """A name that can be a user's, in one spelling."""
+    name = unicodedata.normalize("NFC", user)
+    fit = name == name.strip() and name.isprintable() and 0 < len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+    if not fit:
+        raise SelfsameError(
+            f"user {user!r}: expected 1 to {_LONGEST_NAME} bytes of printable text, no space at its ends"
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A user's file as anybody can see it."""
+
+    user: str
+    digest: str  # of the model; empty where the file is damaged
+    key: str  # "passphrase", "keyring", or "damaged"
+
+
+@dataclass(frozen=True)
+class Vault:
+    """A folder of sealed files that only its owner may read."""
+
+    folder: Path
+    passphrase: AskPassphrase | None = None  # asked when one is needed; None: new files take the platform's keyring
+    work: Work = field(default_factory=lambda: STANDARD)
+
+    def path(self, user: str) -> Path:
+        """A user's file. Its name is the user's in hexadecimal digits: no name is a path or collides with another."""
+        return self.folder / f"{check_user(user).encode().hex()}{_ENDING}"
+
+    def holds(self, user: str) -> bool:
+        """Whether there is a file for the user, sound or not."""
+        self._check_folder()
+        return self.path(user).exists()
+
+    def write(self, user: str, digest: str, plain: bytes, *, replacing: bool = False) -> None:
+        """Seal a new enrolment; an earlier one of the user is in the way, or replaced and with that revoked."""
+        there = self.holds(user)
+        if there and not replacing:
+            raise SelfsameError(f"{user}: is enrolled already; --replace makes a new enrolment of it")
+        before = self._find(user) if there else None
+        work = None if self.passphrase is None else self.work
+        header = Header(work, secrets.token_bytes(16), secrets.token_bytes(16), secrets.token_bytes(12), digest)
+        self._seal(user, header, self._new_key(header), plain)
+        if before is not None:
+            self._forget(before)
+
+    def read(self, user: str, digest: str | None = None) -> bytes:
+        """What was sealed for the user and, where its digest is given, for this model."""
+        return self._open(user, digest)[2]
+
+    def change(self, user: str, digest: str, edit: Callable[[bytes], bytes]) -> None:
+        """Seal what `edit` makes of the text there, with the same key, for the same enrolment."""
+        header, key, plain = self._open(user, digest)
+        self._seal(user, replace(header, nonce=secrets.token_bytes(12)), key, edit(plain))
+
+    def rekey(self, user: str, new: AskPassphrase | None) -> None:
+        """Seal the same text with a key from another passphrase, or with a new one from the keyring."""
+        header, _, plain = self._open(user, None)
+        work = None if new is None else self.work
+        fresh = replace(header, work=work, salt=secrets.token_bytes(16), nonce=secrets.token_bytes(12))
+        key = replace(self, passphrase=new)._new_key(fresh)
+        self._seal(user, fresh, key, plain)
+        if header.work is None:
+            _keyring_delete(header)
+
+    def remove(self, user: str) -> None:
+        """Revoke an enrolment: remember that it is, destroy its key and its file, and what a crash has left of it."""
+        if not self.holds(user):
+            raise SelfsameError(f"{user}: is not enrolled in {self.folder}")
+        header = None
+        with contextlib.suppress(SelfsameError):  # a file that must not be read can still be destroyed
+            header = self._find(user)
+        if header is not None:
+            self._forget(header)
+        path = self.path(user)
+        for file in (path, *self.folder.glob(f".{path.name}.*")):
+            _destroy(file)
+        _sync_folder(self.folder)
+
+    def users(self) -> list[Kept]:
+        """Everybody with a file, by name; nothing is opened."""
+        if not self.folder.exists():
+            return []
+        self._check_folder()
+        found = []
+        for path in sorted(self.folder.glob(f"*{_ENDING}")):
+            try:
+                user = bytes.fromhex(path.stem).decode()
+                path_again = self.path(user)
+            except (ValueError, SelfsameError):  # not a file of ours
+                continue
+            if path_again != path:
+                continue
+            header = self._find(user)
+            key = "damaged" if header is None else "keyring" if header.work is None else "passphrase"
+            found.append(Kept(user, "" if header is None else header.digest, key))
+        return sorted(found, key=lambda kept: kept.user)
+
+    def _find(self, user: str) -> Header | None:
+        return Header.of(_read_private(self.path(user)))
+
+    def _open(self, user: str, digest: str | None) -> tuple[Header, bytes, bytes]:
+        """(header, key, text) of a user's file."""
+        path = self.path(user)
+        if not self.holds(user):
+            raise SelfsameError(f"{user}: is not enrolled in {self.folder}")
+        file = _read_private(path)
+        header = Header.of(file)
+        if header is None:
+            raise _shut(path)
+        if header.enrolment.hex() in self._revoked():
+            raise SelfsameError(f"{path}: this enrolment was revoked; enrol {user} anew with --replace")
+        if digest is not None and header.digest != digest:
+            raise SelfsameError(
+                f"{path}: {user} was enrolled with another model ({header.digest[:12]}), this one is {digest[:12]}"
+            )
+        key = self._key(path, header)
+        plain = None if key is None else unseal(file, key, check_user(user))
+        if key is None or plain is None:
+            raise _shut(path)
+        return header, key, plain
+
+    def _key(self, path: Path, header: Header) -> bytes | None:
+        if header.work is None:
+            return _keyring_get(header)
+        if self.passphrase is None:
+            raise SelfsameError(f"{path}: takes a passphrase, none was given")
+        return derive(self.passphrase(), header)
+
+    def _new_key(self, header: Header) -> bytes:
+        if header.work is None:
+            return _keyring_new(header)
+        assert self.passphrase is not None
+        passphrase = self.passphrase()
+        if not 0 < len(passphrase) <= _LONGEST_PASSPHRASE:
+            raise SelfsameError(f"passphrase: expected 1 to {_LONGEST_PASSPHRASE} characters, got {len(passphrase)}")
+        return derive(passphrase, header)
+
+    def _seal(self, user: str, header: Header, key: bytes, plain: bytes) -> None:
+        file = seal(plain, key, check_user(user), header)
+        if len(file) > _MOST_BYTES:
+            raise SelfsameError(f"{user}: the enrolment takes {len(file):,} bytes, at most {_MOST_BYTES:,} fit")
+        if not self.folder.exists():
+            self.folder.mkdir(mode=0o700, parents=True)
+        self._check_folder()
+        write_private(self.path(user), file)
+
+    def _revoked(self) -> set[str]:
+        path = self.folder / _REVOKED
+        return set(_read_private(path).decode("ascii", "replace").split()) if path.exists() else set()
+
+    def _forget(self, header: Header) -> None:
+        """Put an enrolment on the list of those that no longer open, should a copy of its file come back."""
+        gone = sorted({*self._revoked(), header.enrolment.hex()})
+        write_private(self.folder / _REVOKED, "".join(f"{name}\n" for name in gone).encode())
+        if header.work is None:
+            _keyring_delete(header)
+
+    def _check_folder(self) -> None:
+        if self.folder.exists():
+            if not self.folder.is_dir():
+                raise SelfsameError(f"{self.folder}: expected a folder, it is a file")
+            _check_private(self.folder, self.folder.stat(), "chmod 700")
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """The file, readable by its owner alone, is the old one or the new one, even after a power cut."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
+
+
+def _read_private(path: Path) -> bytes:
+    """A plain file that nobody else can read; of one that is too large, no more than tells so."""
+    try:
+        place = os.open(path, os.O_RDONLY | _BINARY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise SelfsameError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
+    try:
+        found = os.fstat(place)
+        if not stat.S_ISREG(found.st_mode):
+            raise SelfsameError(f"{path}: expected a plain file")
+        _check_private(path, found, "chmod 600")
+        with open(place, "rb", closefd=False) as file:
+            return file.read(_MOST_BYTES + 1)
+    finally:
+        os.close(place)
+
+
+def _check_private(path: Path, found: os.stat_result, remedy: str) -> None:
+    if os.name != "posix":  # permission bits mean nothing elsewhere
+        return
+    if found.st_mode & 0o077:
+        raise SelfsameError(f"{path}: others may read or change it (mode {found.st_mode & 0o777:o}); {remedy} it")
+    if found.st_uid != os.geteuid():
+        raise SelfsameError(f"{path}: belongs to another account of this machine")
+
+
+def _destroy(path: Path) -> None:
+    """Overwrite a file with noise and unlink it."""
+    with contextlib.suppress(OSError):  # one that cannot be written to can still be unlinked
+        size = path.lstat().st_size
+        with open(os.open(path, os.O_WRONLY | _BINARY | _NOFOLLOW), "wb") as file:
+            file.write(secrets.token_bytes(min(size, _MOST_BYTES)))
+            file.flush()
+            os.fsync(file.fileno())
+    path.unlink(missing_ok=True)
+
+
+def _shut(path: Path) -> SelfsameError:
+    """One line for a wrong passphrase and for a damaged file: which of them it is cannot be told."""
+    return SelfsameError(f"{path}: cannot be opened: wrong passphrase or damaged file")
+
+
+@dataclass(frozen=True)
+class _Crypto:
+    AESGCM: Any
+    Scrypt: Any
+    InvalidTag: Any
+
+
+def _crypto() -> _Crypto:
+    try:
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+    except ImportError as error:
+        raise SelfsameError(f"enrolment takes the package cryptography: {_EXTRA}") from error
+    return _Crypto(AESGCM, Scrypt, InvalidTag)
+
+
+def _keyring(work: Callable[[Any], str | None]) -> str | None:
+    """Something done with the platform's keyring; what it cannot do is said in one line."""
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError as error:
+        raise SelfsameError(f"--keyring takes the package keyring: {_EXTRA}") from error
+    try:
+        return work(keyring)
+    except (KeyringError, OSError, RuntimeError) as error:  # backends raise their own beside the library's
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        raise SelfsameError(f"keyring: {reason}; use a passphrase in its place") from error
+
+
+def _entry(header: Header) -> str:
+    """The name of a key in the keyring: another one for every key there ever is."""
+    return f"{header.enrolment.hex()}-{header.salt.hex()}"
+
+
+def _keyring_new(header: Header) -> bytes:
+    key = secrets.token_bytes(32)
+    _keyring(lambda ring: ring.set_password(_SERVICE, _entry(header), key.hex()))
+    if _keyring_get(header) != key:
+        raise SelfsameError("keyring: it does not keep what it is given; use a passphrase in its place")
+    return key
+
+
+def _keyring_get(header: Header) -> bytes | None:
+    try:
+        key = bytes.fromhex(_keyring(lambda ring: ring.get_password(_SERVICE, _entry(header))) or "")
+    except ValueError:
+        return None
+    return key if len(key) == 32 else None
+
+
+def _keyring_delete(header: Header) -> None:
+    with contextlib.suppress(SelfsameError):  # gone already, or no keyring here: the file is revoked all the same
+        _keyring(lambda ring: ring.delete_password(_SERVICE, _entry(header)))
