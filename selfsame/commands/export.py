@@ -92,12 +92,13 @@ def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | 
     from dataclasses import replace
 
     from selfsame.verify import export as exporter
-    from selfsame.verify.trained import describe, network
+    from selfsame.verify.trained import describe, network, rate_of
 
     problem = run.problem
     views = problem.model.net_views(_theta(run, client))
     net = network(run.recipe, problem.federation, problem.method, views)
-    card = describe(problem.method, problem.federation, net, problem.world.dim, opset=exporter.OPSET)
+    rate = rate_of(run.recipe)
+    card = describe(problem.method, problem.federation, net, problem.world.dim, rate=rate, opset=exporter.OPSET)
     raw = _real_samples(run, check)
     graph = exporter.to_onnx(net, problem.federation, raw[:2])
     wanted = run.embed(raw, client).numpy()

@@ -31,6 +31,7 @@ _MOST_TEXT = 2**14
 _MOST_NUMBERS = 2**28  # in one sample
 _MOST_AXES = 6
 _MOST_WIDTH = 2**20
+_MOST_RATE = 384_000
 _TINY = 1e-12  # a vector shorter than this is not brought to unit length
 
 Floats = NDArray[np.floating[Any]]
@@ -54,6 +55,7 @@ class Card:
     opset: int  # 0: not an ONNX graph
     digest: str  # sha256 of the file with zeros in this place
     variant: str
+    rate: int = 0  # samples a second of a recording; 0: not a recording
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
@@ -68,6 +70,7 @@ class Card:
                 _wrong(name, f"must be one of {', '.join(words)}", word)
         _whole("width", self.width, 1, _MOST_WIDTH)
         _whole("opset", self.opset, 0, 1000)
+        _whole("rate", self.rate, 0, _MOST_RATE)
         self._check_shape()
         self._check_range()
         if self.score == "cosine" and self.place != "unit":

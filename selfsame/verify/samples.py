@@ -140,9 +140,8 @@ def _recording(file: Path, card: Card, resize: bool) -> list[Raw]:
         raise SelfsameError(f"{file}: {channels} channels of {8 * width} bits, expected 1 channel of 16 bits")
     if len(raw) != 2 * number:
         raise SelfsameError(f"{file}: truncated: {len(raw) // 2:,} of {number:,} samples are there")
-    wanted = getattr(card, "rate", 0) or rate  # not every card says
-    if rate != wanted:
-        raise SelfsameError(f"{file}: {rate} samples a second, the model takes {wanted}; it is not resampled here")
+    if card.rate and rate != card.rate:
+        raise SelfsameError(f"{file}: {rate} samples a second, the model takes {card.rate}; it is not resampled here")
     pcm = np.frombuffer(raw, "<i2")
     if len(pcm) < max(1.0, _SHORTEST * rate):
         raise SelfsameError(f"{file}: {len(pcm) / max(rate, 1):.4f} s of audio, at least {_SHORTEST} s is needed")

@@ -12,7 +12,7 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from selfsame import __version__, methods, nets, recipe
-from selfsame.data import Federation
+from selfsame.data import DATASETS, Federation
 from selfsame.data import load as load_data
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
@@ -47,7 +47,8 @@ class RunEmbedder:
         self._federation = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
         self._net = network(chosen, self._federation, method, views)
         digest = hashlib.sha256(data).hexdigest()
-        self.card = describe(method, self._federation, self._net, method.width(chosen.net.width), digest=digest)
+        width = method.width(chosen.net.width)
+        self.card = describe(method, self._federation, self._net, width, rate=rate_of(chosen), digest=digest)
 
     def embed(self, raw: Raw) -> Emb:
         """Embeddings (S, D) of raw samples (S, *shape)."""
@@ -79,6 +80,7 @@ def describe(
     net: nn.Module,
     width: int,
     *,
+    rate: int = 0,
     opset: int = 0,
     digest: str = "0" * 64,
     variant: str = "float32",
@@ -102,7 +104,13 @@ def describe(
         opset=opset,
         digest=digest,
         variant=variant,
+        rate=rate,
     )
+
+
+def rate_of(chosen: Recipe) -> int:
+    """Samples a second of the data set's recordings; 0 where it holds none."""
+    return int({**DATASETS[chosen.data.name].options, **chosen.data.options}.get("rate", 0))
 
 
 def shortest(net: nn.Module) -> int | None:
