@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -337,7 +337,8 @@ def recipe(
             if not there[job.folder].there:
                 start(job.recipe, job.folder, federation)
         federations.clear()
-        _at_once([job.folder for job, _ in work], at_once, quiet, views)
+        folders = [job.folder for job, _ in work]
+        _at_once(folders, at_once, quiet, views, lambda: _keep_results(experiment, jobs, views, folder, changed))
         work = []
     for job, federation in work:
         run = load_run(job.folder, federation) if there[job.folder].there else start(job.recipe, job.folder, federation)
@@ -348,7 +349,9 @@ def recipe(
         raise typer.Exit(1)
 
 
-def _at_once(folders: list[Path], at_once: int, quiet: bool, views: dict[Path, RunView]) -> None:
+def _at_once(
+    folders: list[Path], at_once: int, quiet: bool, views: dict[Path, RunView], keep: Callable[[], None]
+) -> None:
     """Resume the runs in processes of their own, under one bar that counts them."""
     from rich.console import Console
     from rich.progress import Progress
@@ -361,6 +364,7 @@ def _at_once(folders: list[Path], at_once: int, quiet: bool, views: dict[Path, R
 
         def ended(folder: Path) -> None:
             views[folder] = read_view(folder)
+            keep()
             progress.update(task, advance=1)
 
         resume_all(folders, at_once, ended)
