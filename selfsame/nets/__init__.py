@@ -13,7 +13,7 @@ from selfsame.nets.check import batch_coupled
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.feduv import feduv_celeba, feduv_mnist, feduv_voxceleb
 from selfsame.nets.lenet import LeNet
-from selfsame.nets.mel import mel_resnet34
+from selfsame.nets.mel import mel_lenet, mel_resnet34
 from selfsame.nets.mlp import Perceptron
 from selfsame.nets.mobilefacenet import MobileFaceNet
 from selfsame.nets.own import Factory, imported, make
@@ -37,6 +37,7 @@ NETS: dict[str, Factory] = {
     "feduv-voxceleb": feduv_voxceleb,
     "fast-resnet34": FastResNet34,
     "fast-resnet34-mel": mel_resnet34,
+    "lenet-mel": mel_lenet,
     "touchauth": TouchAuth,
     "embedding-bag": EmbeddingBag,
     "mlp": Perceptron,
@@ -47,6 +48,7 @@ _SAMPLES = {  # where they are not images
     "feduv-voxceleb": ("recordings", ("channels", "samples")),
     "fast-resnet34": ("spectrograms", ("1", "mels", "frames")),
     "fast-resnet34-mel": ("recordings", ("1", "samples")),
+    "lenet-mel": ("recordings", ("1", "samples")),
     "touchauth": ("touches", ("channels", "events", "features")),
     "embedding-bag": ("sparse rows", ("2", "length")),
     "mlp": ("rows", ("features",)),

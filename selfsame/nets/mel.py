@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from selfsame.errors import SelfsameError
 from selfsame.nets.fastresnet import FastResNet34
+from selfsame.nets.lenet import LeNet
 
 _FLOOR = 1e-6  # added before the logarithm, as the baseline does: silence is log 1e-6
 
@@ -94,6 +95,14 @@ class WithMel(nn.Module):
 def with_mel(net: nn.Module, rate: int, mels: int = 40, window: float = 0.025, hop: float = 0.010) -> WithMel:
     """The network behind a `LogMel` of these settings."""
     return WithMel(LogMel(rate, mels, window, hop), net)
+
+
+def mel_lenet(
+    shape: tuple[int, int], width: int, *, rate: int = 16000, mels: int = 40, channels: tuple[int, ...] = (8, 16)
+) -> WithMel:
+    """LeNet for recordings (1, samples) of one length: a network that a CPU trains in minutes."""
+    front = LogMel(rate, mels)
+    return WithMel(front, LeNet((shape[0], mels, front.frames(shape[1])), width, channels=channels))
 
 
 def mel_resnet34(shape: tuple[int, int], width: int, *, rate: int = 16000, mels: int = 40, groups: int = 8) -> WithMel:

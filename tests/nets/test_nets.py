@@ -20,6 +20,7 @@ SMALLEST = {  # the smallest samples that leave every parameter something to do
     "feduv-voxceleb": (1, 16384),
     "fast-resnet34": (1, 9, 7),
     "fast-resnet34-mel": (1, 1600),
+    "lenet-mel": (1, 1600),
     "touchauth": (1, 6, 4),
     "embedding-bag": (2, 5),
     "mlp": (5,),
