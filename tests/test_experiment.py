@@ -229,7 +229,7 @@ def test_recipes_name_what_exists_and_fits(path):
         recipe = resolve(variant.recipe)
         assert recipes.from_mapping(tomllib.loads(recipes.to_toml(recipe))) == recipe
         method = make(recipe.method.name, recipe.method.options)
-        data = DATApublished(recipe)
+        data = DATASETS[recipe.data.name]
         check_options(data.name, recipe.data.options, data.options)
         shape, clients = published(recipe)
         width = method.width(recipe.net.width)

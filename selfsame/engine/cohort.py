@@ -169,24 +169,21 @@ def _stacked_steps(
     loss_M = torch.zeros(len(theta_MP), dtype=model.dtype, device=model.device)
     steps_M = torch.zeros_like(loss_M)
     for batch in batches:
-        theta = theta_MP.detach().requires_grad_()
-        with torch.enable_grad():
-            emb = model.embed_each(theta, batch.x_MB)
+        emb, back = model.embed_each_and_back(theta_MP, batch.x_MB)
         if mine is None:
-            mine = method.start(own, sent, who, emb.detach(), batch.mask_MB)
+            mine = method.start(own, sent, who, emb, batch.mask_MB)
         active_M = batch.mask_MB.any(1)
         head = model.head_views(theta_MP)
         step_M, emb_grad, mine_grad, head_grad = derivatives(
             problem.tools.loss, emb, batch.mask_MB, mine, method.learns, sent, head, who
         )
-        (grad_MP,) = torch.autograd.grad(emb, theta, emb_grad)
+        grad_MP = back(emb_grad)
         if head_grad:
-            tail = torch.cat([g.flatten(1) for g in head_grad.values()], 1)
-            grad_MP = torch.cat([grad_MP[:, : grad_MP.shape[1] - tail.shape[1]], tail], 1)
-        theta_MP = theta_MP - lr * grad_MP
+            grad_MP = torch.cat([grad_MP, *(g.flatten(1) for g in head_grad.values())], 1)
+        theta_MP = theta_MP - grad_MP.mul_(lr)
         mine = moved(mine, mine_grad, lr, active_M)
         loss_M, steps_M = loss_M + step_M, steps_M + active_M
-        last = (emb.detach(), batch) if last is None else _latest(last, (emb.detach(), batch), active_M)
+        last = (emb, batch) if last is None else _latest(last, (emb, batch), active_M)
     assert mine is not None and last is not None
     emb_MBD, batch = last
     if method.needs_final_embedding:

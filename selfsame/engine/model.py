@@ -12,6 +12,8 @@ from torch.func import functional_call, vmap
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
 from selfsame.nets.check import batch_coupled
+from selfsame.nets.lenet import LeNet
+from selfsame.nets.lenet_cpu import WrittenLeNet
 from selfsame.nets.resnet import ResNet
 from selfsame.nets.resnet_cuda import FusedResNet
 
@@ -98,6 +100,7 @@ class Model:
         self.compiled = compile
         self._streams: list[torch.cuda.Stream] = []
         self.fused = self._fused(net) if compile else None
+        self.written = None if compile else self._written(net)
         self._fast: Callable[[Tensor, Tensor], Tensor] = (
             torch.compile(self.embed_eager, dynamic=False) if compile and self.fused is None else self.embed_eager
         )
@@ -106,10 +109,21 @@ class Model:
         """The version of the network whose passes are written out for CUDA, if there is one."""
         if self.device.type != "cuda" or self.autocast != torch.bfloat16 or not FusedResNet.fits(net):
             return None
-        mine = [(n, s) for n, s in zip(self.layout.names, self.layout.shapes, strict=True) if n.startswith("net.")]
-        names, shapes = zip(*mine, strict=True)
         assert isinstance(net, ResNet)
-        return FusedResNet(net, tuple(name.removeprefix("net.") for name in names), shapes)
+        return FusedResNet(net, *self._order())
+
+    def _written(self, net: nn.Module) -> WrittenLeNet | None:
+        """The version of the network whose passes are written out for the CPU, if there is one."""
+        if self.device.type != "cpu" or self.autocast is not None or not WrittenLeNet.fits(net):
+            return None
+        assert isinstance(net, LeNet)
+        return WrittenLeNet(net, *self._order())
+
+    def _order(self) -> tuple[tuple[str, ...], tuple[torch.Size, ...]]:
+        """Names and shapes of the network's tensors as they lie in theta."""
+        pairs = zip(self.layout.names, self.layout.shapes, strict=True)
+        names, shapes = zip(*((n.removeprefix("net."), s) for n, s in pairs if n.startswith("net.")), strict=True)
+        return names, shapes
 
     @property
     def parameters(self) -> int:
@@ -151,11 +165,17 @@ class Model:
             fused = self.fused
             emb, done = fused.forward(theta_P.detach(), x_MB.flatten(0, 1))
             return emb.unflatten(0, x_MB.shape[:2]), lambda pull: fused.backward(done, pull.flatten(0, 1), True)
+        if self.written is not None and self.written.takes(x_MB, 1):
+            written = self.written
+            emb_1SD, passed = written.forward(theta_P.detach()[None], x_MB.flatten(0, 1)[None])
+            return emb_1SD[0].unflatten(0, x_MB.shape[:2]), lambda pull: [
+                written.backward(passed, pull.flatten(0, 1)[None])[0]
+            ]
         theta = theta_P.detach().requires_grad_()
         with torch.enable_grad():
             parts = [self._fast(theta, part) for part in x_MB.flatten(0, 1).split(self._piece(x_MB))]
         emb_MBD = (parts[0] if len(parts) == 1 else torch.cat(parts)).detach().unflatten(0, x_MB.shape[:2])
-        size = sum(n for name, n in zip(self.layout.names, self.layout.sizes, strict=True) if name.startswith("net."))
+        size = self._net_size()
 
         def back(pull_MBD: Tensor) -> list[Tensor]:
             pulls = pull_MBD.flatten(0, 1).split([len(part) for part in parts])
@@ -181,6 +201,8 @@ class Model:
         convolutions in groups are slow. Where the passes are written out, they do so on a few CUDA streams: each fills
         the gaps that the small kernels of the others leave.
         """
+        if self.written is not None and not theta_MP.requires_grad and self.written.takes(x_MB, x_MB.shape[0]):
+            return self.written.forward(theta_MP, x_MB)[0]
         each = list(zip(theta_MP.unbind(), x_MB.unbind(), strict=True))
         if self.device.type == "cpu" and (self.fused is not None or x_MB[0].numel() >= _ALONE):
             return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
@@ -196,6 +218,21 @@ class Model:
         for place in range(min(_STREAMS, len(out))):
             main.wait_stream(self._stream(place))
         return torch.stack(out)
+
+    def embed_each_and_back(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Embeddings (M, B, D), and what turns derivatives in them into those in the network's part of each theta."""
+        if self.written is not None and self.written.takes(x_MB, x_MB.shape[0]):
+            written = self.written
+            emb_MBD, passed = written.forward(theta_MP.detach(), x_MB)
+            return emb_MBD, lambda pull_MBD: written.backward(passed, pull_MBD)
+        theta = theta_MP.detach().requires_grad_()
+        with torch.enable_grad():
+            emb = self.embed_each(theta, x_MB)
+        return emb.detach(), lambda pull: torch.autograd.grad(emb, theta, pull)[0][:, : self._net_size()]
+
+    def _net_size(self) -> int:
+        sizes = zip(self.layout.names, self.layout.sizes, strict=True)
+        return sum(size for name, size in sizes if name.startswith("net."))
 
     def _stream(self, place: int) -> torch.cuda.Stream:
         while len(self._streams) <= place:
