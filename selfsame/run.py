@@ -19,8 +19,9 @@ from selfsame.audit.updates import audit_updates, bias_updates
 from selfsame.data import Federation, Samples
 from selfsame.data.xc import MultiLabelled
 from selfsame.engine import checkpoint
+from selfsame.engine.batches import steps_a_round
 from selfsame.engine.machine import choose_machine, facts
-from selfsame.engine.plan import make_plan
+from selfsame.engine.plan import cohort_size, make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
@@ -28,11 +29,13 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import World
 from selfsame.presets import preset
 from selfsame.recipe import Recipe
-from selfsame.verify.evaluate import Evaluation, class_templates, evaluate, seen_figures
+from selfsame.verify.evaluate import MOST_PAIRS, Evaluation, class_templates, evaluate, seen_figures
 from selfsame.verify.ranking import precision_at_k, score_blocks
 from selfsame.verify.scores import roc
 
 _PLAN = 2048  # rounds planned at a time
+_LOOKS = 10  # evaluations of a run, and checkpoints
+_EVALUATION = 0.05  # of the work that evaluations may take
 _FEW = 8  # samples by which a network is known to be sound
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
@@ -228,10 +231,21 @@ def _sorted_header(file: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + file[end:]
 
 
-def _marks(recipe: Recipe) -> tuple[int, int]:
-    """Rounds between evaluations and between checkpoints."""
-    every = recipe.run.eval_every or max(1, recipe.run.rounds // 10)
-    return every, recipe.run.checkpoint_every or every
+def _marks(problem: Problem) -> tuple[int, int]:
+    """Rounds between evaluations and between checkpoints.
+
+    Unless the recipe says otherwise there are ten of each; fewer evaluations, but two, where embedding the test samples
+    would cost more than a twentieth of the training, of whose samples each counts as three passes.
+    """
+    recipe, federation = problem.recipe, problem.federation
+    tenth = max(1, recipe.run.rounds // _LOOKS)
+    local = recipe.local
+    steps = steps_a_round(local, problem.longest)
+    trained = 3 * recipe.run.rounds * cohort_size(recipe, federation.clients) * steps * local.batch
+    tested = len(federation.test.x) + min(len(federation.unseen.x), MOST_PAIRS)
+    looks = max(2, min(_LOOKS, int(_EVALUATION * trained / max(1, tested))))
+    every = recipe.run.eval_every or max(1, -(-recipe.run.rounds // looks))
+    return every, recipe.run.checkpoint_every or recipe.run.eval_every or tenth
 
 
 def _initially_present(recipe: Recipe, clients: int) -> int:
@@ -307,7 +321,7 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
     machine = choose_machine(recipe.run)
     name = "cohort" if recipe.run.engine == "auto" else recipe.run.engine
     engine = Engine(problem, name, graphs=machine.graphs)
-    look, keep = _marks(recipe)
+    look, keep = _marks(problem)
     if run.done and run.history and not run.curves:  # it was stopped between its last checkpoint and its report
         run.look_again()
     join_at = recipe.cohort.join_round if state.present < problem.world.clients else -1

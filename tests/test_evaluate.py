@@ -104,7 +104,7 @@ def test_all_pairs_once():
 
 
 def test_an_even_selection_of_many(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_PAIRS", 5)
+    monkeypatch.setattr(module, "MOST_PAIRS", 5)
     unseen, _ = samples(3, 4)  # 12 samples: every third
     genuine, impostor = pair_scores(ANGLE, embed, unseen)
     kept = embed(unseen.x[::3])
@@ -141,7 +141,7 @@ def test_alikeness():
 
 
 def test_alikeness_of_an_even_selection(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_PAIRS", 7)
+    monkeypatch.setattr(module, "MOST_PAIRS", 7)
     monkeypatch.setattr(module, "_CHUNK", 4)
     test, centre_CD = samples(4, 5)
     found = evaluate(ANGLE, embed, embed(centre_CD), test, test)  # 20 samples, at most 7, in pieces of 4

@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 import selfsame
 from selfsame import recipe as recipes
-from selfsame.data import load
+from selfsame import run as run_module
+from selfsame.data import Samples, load
 from selfsame.engine import checkpoint
+from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.presets import preset
 from selfsame.run import Run, carry_on, load_run, start, train, vacant
@@ -360,3 +363,24 @@ def test_a_method_that_is_not_federated_embeds_by_client(digits):
     x = digits.test.x[:4]
     assert not torch.equal(run.embed(x, client=0), run.embed(x, client=1))
     assert run.final["auroc"] is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "samples", "looks"), [(1000, 500, 10), (1000, 10_000, 2), (2000, 10_000, 4), (20, 10_000, 2)]
+)
+def test_evaluations_are_fewer_where_they_would_cost_more_than_training(rounds, samples, looks):
+    """1,000 rounds of 10 clients x 16 samples, three passes each: 24,000 samples are a twentieth."""
+    test = Samples(torch.zeros(samples, 1, 8, 8, dtype=torch.uint8), torch.zeros(samples, dtype=torch.int64))
+    data = replace(load("synthetic", clients=20, samples=16, held_out=0), test=test)
+    recipe = recipes.from_mapping(
+        {
+            "method": {"name": "fixed"},
+            "data": {"name": "synthetic"},
+            "run": {"rounds": rounds},
+            "cohort": {"size": 10},
+            "local": {"batch": 16},
+        }
+    )
+    every, keep = run_module._marks(prepare(recipe, data))
+    assert -(-rounds // every) == looks
+    assert keep == rounds // 10

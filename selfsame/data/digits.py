@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.data.federation import Federation, Samples
@@ -22,16 +27,14 @@ def load_digits(
     seed: int = 0,
 ) -> Federation:
     """Every digit in `turns` orientations, each an identity; the last `held_out` digits are unseen in all of them."""
-    from sklearn.datasets import load_digits as embedded  # slow to import, and only this data set needs it
-
     if not 1 <= turns <= 4:
         raise SelfsameError(f"digits: turns must be 1 to 4 quarter turns, got {turns}")
     if not 0.0 < test_share < 1.0:
         raise SelfsameError(f"digits: test_share must lie between 0 and 1, got {test_share}")
     check_held_out("digits", held_out, _DIGITS)
-    images, targets = embedded(return_X_y=True)
-    x = torch.from_numpy((images * (255.0 / 16.0)).round().astype("uint8")).reshape(-1, 1, 8, 8)
-    digit = torch.from_numpy(targets).long()
+    table = _table()
+    x = torch.from_numpy((table[:, :-1] * (255.0 / 16.0)).round().astype("uint8")).reshape(-1, 1, 8, 8)
+    digit = torch.from_numpy(table[:, -1]).long()
     in_test = _test_rows(digit, test_share, seed)
     seen = _DIGITS - held_out
     in_test |= digit >= seen  # no client trains on an unseen digit, so all of its images can be used to test
@@ -51,6 +54,20 @@ def load_digits(
             for d in group
         ),
     )
+
+
+def _table() -> NDArray[np.float64]:
+    """64 pixels and the digit a row, from the file inside scikit-learn: to import that takes a second."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise SelfsameError("digits: scikit-learn, which holds them, is not installed; pip install scikit-learn")
+    file = Path(found.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits as embedded  # it has moved
+
+    images, targets = embedded(return_X_y=True)
+    return np.column_stack([images, targets])
 
 
 def _test_rows(digit: Tensor, test_share: float, seed: int) -> Tensor:

@@ -20,7 +20,7 @@ Embed = Callable[[Tensor], Tensor]  # raw samples (S, *shape) -> embeddings (S, 
 _CHUNK = 256
 _MOST_SCORES = 2_000_000
 _MOST_NUMBERS = 2**24  # that a chunk of samples may hold
-_MOST_PAIRS = 2000  # samples that are compared with one another, at most
+MOST_PAIRS = 2000  # samples that are compared with one another, at most
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def evaluate(
     drawn: dict[str, Roc] = {}
     if len(test.x):
         rows = max(1, min(_chunk(test), _MOST_SCORES // max(1, len(template_CD))))
-        step = max(1, -(-len(test.x) // _MOST_PAIRS))
+        step = max(1, -(-len(test.x) // MOST_PAIRS))
         kept: list[Tensor] = []
 
         def parts() -> Iterator[Tensor]:
@@ -119,7 +119,7 @@ def seen_figures(
 
 def pair_scores(method: LocalLoss, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all genuine and all impostor pairs among the samples (an even selection of at most 2,000 of them)."""
-    keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // _MOST_PAIRS)), device=samples.x.device)
+    keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // MOST_PAIRS)), device=samples.x.device)
     keep = keep[samples.y[keep].argsort(stable=True)]
     emb = torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))])
     score = method.score(emb, emb).cpu().numpy()

@@ -4,7 +4,15 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from selfsame.data import load
+from selfsame.data import digits, load
+
+
+def test_the_file_is_the_one_that_scikit_learn_reads(monkeypatch):
+    images, targets = load_digits(return_X_y=True)
+    table = digits._table()
+    assert (table[:, :-1] == images).all() and (table[:, -1] == targets).all()
+    monkeypatch.setattr(digits.Path, "is_file", lambda self: False)
+    assert (digits._table() == table).all()
 
 
 def _all_rows(fed, client):
