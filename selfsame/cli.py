@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from selfsame import __version__
-from selfsame.commands import enrol, evaluate, export, verify
+from selfsame.commands import enrol, evaluate, export, privacy, verify
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -577,6 +577,7 @@ def data(
 
 app.command()(evaluate.evaluate)
 app.command()(export.export)
+app.command()(privacy.privacy)
 app.command()(enrol.enrol)
 app.command("warm-up")(enrol.warm_up)
 app.command("passphrase")(enrol.change_passphrase)

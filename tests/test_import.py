@@ -17,7 +17,17 @@ def python(code):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("what", ["selfsame", "selfsame.cli", "selfsame.recipe", "selfsame.presets", "selfsame.commands.evaluate"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "selfsame",
+        "selfsame.cli",
+        "selfsame.recipe",
+        "selfsame.presets",
+        "selfsame.commands.evaluate",
+        "selfsame.commands.privacy",
+    ],
+)
 def test_nothing_heavy_is_imported(what):
     code = f"import {what}, sys; print([name for name in {HEAVY} if name in sys.modules])"
     assert python(code) == "[]"

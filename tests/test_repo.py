@@ -68,13 +68,41 @@ def inside(name, room):
 
 
 FORBIDDEN = {
-    "methods": ("engine", "data", "nets", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands"),
-    "nets": ("engine", "methods", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands"),
-    "data": ("engine", "methods", "nets", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands"),
-    "engine": ("report", "audit", "cli", "run", "summary", "assess", "commands"),
-    "verify": ("engine", "report", "audit", "run", "cli", "summary", "assess", "commands"),
-    "report": ("engine", "methods", "run", "cli", "summary", "assess", "commands"),
-    "audit": ("report", "run", "cli", "summary", "assess", "commands"),
+    "privacy": ("engine", "methods", "data", "nets", "report", "audit", "verify", "run", "cli", "summary", "enclave"),
+    "deploy": ("report", "audit", "run", "cli", "summary", "assess", "commands"),
+    "methods": (
+        "engine",
+        "data",
+        "nets",
+        "report",
+        "audit",
+        "verify",
+        "run",
+        "cli",
+        "summary",
+        "assess",
+        "commands",
+        "deploy",
+    ),
+    "nets": ("engine", "methods", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands", "deploy"),
+    "data": (
+        "engine",
+        "methods",
+        "nets",
+        "report",
+        "audit",
+        "verify",
+        "run",
+        "cli",
+        "summary",
+        "assess",
+        "commands",
+        "deploy",
+    ),
+    "engine": ("report", "audit", "cli", "run", "summary", "assess", "commands", "deploy"),
+    "verify": ("engine", "report", "audit", "run", "cli", "summary", "assess", "commands", "deploy"),
+    "report": ("engine", "methods", "run", "cli", "summary", "assess", "commands", "deploy"),
+    "audit": ("report", "run", "cli", "summary", "assess", "commands", "deploy"),
 }
 
 
