@@ -126,7 +126,7 @@ def test_the_enclave_is_readable_on_its_own():
 
 def test_the_reader_of_imports_reads(tmp_path):
     """It finds what stands in a function, and what is relative."""
-    assert "selfsame.run.carry_on" in imports(PACKAGE / "cli.py")
+    assert "selfsame.run.carry_on" in imports(PACKAGE / "commands" / "watch.py")
     assert "selfsame.methods.base" in imports(PACKAGE / "methods" / "fedhide.py")
 
 

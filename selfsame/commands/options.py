@@ -1,0 +1,35 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Data = Annotated[
+    str | None, typer.Option(help="Data set; `selfsame data` lists them.", show_default="digits, or the recipe's")
+]
+PathTo = Annotated[Path | None, typer.Option("--path", help="Folder with the data set's files, as published.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any recipe value, e.g. local.lr=0.05; a bare key is the method's: alpha=0.1.",
+    ),
+]
+Rounds = Annotated[int | None, typer.Option(help="Training rounds.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random but secrets.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
+Precision = Annotated[str | None, typer.Option(help="auto, float32, float64 or bfloat16 (autocast).")]
+Compile = Annotated[
+    str | None,
+    typer.Option(help="torch.compile and CUDA graphs: auto (on CUDA), on, off, or graphs alone."),
+]
+EngineName = Annotated[str | None, typer.Option("--engine", help="auto, cohort or reference (one client at a time).")]
+Base = Annotated[
+    Path | None, typer.Option("--recipe", help="Recipe (TOML) to start from in place of the tuned preset.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by default a new one under runs/.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]

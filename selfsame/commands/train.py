@@ -1,0 +1,183 @@
+"""Train one method or several, or go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfsame.commands.options import (
+    Base,
+    Compile,
+    Data,
+    Device,
+    EngineName,
+    Out,
+    PathTo,
+    Precision,
+    Quiet,
+    Rounds,
+    Seed,
+    Settings,
+)  # fmt: skip
+from selfsame.commands.watch import carry_on_with_bar, loading, show
+from selfsame.errors import SelfsameError
+
+if TYPE_CHECKING:
+    from selfsame.recipe import Recipe
+
+DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
+
+
+def layers(
+    method: str,
+    data: str | None,
+    path: Path | None,
+    base: Path | None,
+    overrides: dict[str, Any],
+    settings: list[str] | None,
+) -> dict[str, Any]:
+    """The recipe's tables: preset or file, then options, then --set."""
+    from selfsame import recipe as recipes
+    from selfsame.data import DATASETS
+    from selfsame.methods import method_class
+    from selfsame.presets import preset
+
+    tables: dict[str, Any] = recipes.read_toml(base) if base is not None else {}
+    tables.pop("paper", None)
+    if any(tables.pop(key, None) is not None for key in ("variant", "grid", "seeds")):
+        raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
+    recipes.from_mapping(tables)
+    method_class(method)
+    data = data or tables.get("data", {}).get("name") or "digits"
+    if base is None:
+        if data not in DATASETS:
+            raise SelfsameError(f"unknown data set {data!r}; the data sets are: {', '.join(DATASETS)}")
+        tables = dict(preset(method, data))
+    given: dict[str, Any] = {
+        "method": {"name": method},
+        "data": {"name": data},
+        "run": {k: v for k, v in overrides.items() if v is not None},
+    }
+    if path is not None:
+        given["data"]["path"] = str(path)
+    return recipes.apply_settings(recipes.merged(tables, given), settings or [])
+
+
+def new_folder(name: str) -> Path:
+    """The next free folder under runs/."""
+    for number in range(1, 100000):
+        folder = Path("runs") / f"{name}-{number}"
+        if not folder.exists():
+            return folder
+    raise SelfsameError("runs/: too many runs; delete some or name a folder with --out")
+
+
+def read_recipe(tables: dict[str, Any]) -> Recipe:
+    from selfsame.recipe import from_mapping
+
+    return from_mapping(tables)
+
+
+def train(
+    method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
+    data: Data = None,
+    path: PathTo = None,
+    settings: Settings = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
+    engine: EngineName = None,
+    recipe: Base = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train one method; writes a run folder with metrics, checkpoint, network and report."""
+    from selfsame.run import start
+
+    overrides = {
+        "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
+    }  # fmt: skip
+    tables = layers(method, data, path, recipe, overrides, settings)
+    with loading(quiet):
+        run = start(read_recipe(tables), out or new_folder(f"{method}-{tables['data']['name']}"))
+    assert run.folder is not None
+    shown = carry_on_with_bar(run, quiet)
+    show([shown], run.folder / "report.html", f"{run.title} on {run.problem.federation.name}")
+    if not run.done:
+        raise typer.Exit(1)
+
+
+def compare(
+    data: Annotated[str, typer.Option(help="Data set; `selfsame data` lists them.")] = "digits",
+    names: Annotated[str, typer.Option("--methods", help="Methods, separated by commas.")] = DEMO,
+    path: PathTo = None,
+    settings: Settings = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train several methods on the same data; ends with one table and one report.
+
+    A --set with a bare key goes to every method that has that option.
+    """
+    from selfsame.data import load
+    from selfsame.engine.setup import prepare
+    from selfsame.methods import method_class, options_of
+    from selfsame.recipe import parse_setting
+    from selfsame.run import start, vacant
+
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    if not chosen:
+        raise SelfsameError("--methods: name at least one")
+    if len(set(chosen)) < len(chosen):
+        raise SelfsameError(f"--methods {names}: names a method twice")
+    for name in chosen:
+        method_class(name)
+    bare = [s for s in settings or [] if len(parse_setting(s)[0]) == 1]
+    for setting in bare:
+        key = parse_setting(setting)[0][0]
+        if not any(key in options_of(name) for name in chosen):
+            raise SelfsameError(f"--set {setting}: none of these methods has an option {key!r}")
+    overrides = {"rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile}
+    recipes = []
+    for name in chosen:
+        mine = [s for s in settings or [] if s not in bare or parse_setting(s)[0][0] in options_of(name)]
+        tables = layers(name, data, path, None, overrides, mine)
+        recipes.append(read_recipe({"title": name, **tables}))
+    part = recipes[0].data
+    folder = out or new_folder(f"compare-{part.name}")
+    vacant(folder)
+    with loading(quiet):
+        federation = load(part.name, part.path or None, **part.options)
+    for recipe in recipes:  # what does not fit is said before the first one is trained
+        prepare(recipe, federation)
+    views = []
+    for name, recipe in zip(chosen, recipes, strict=True):
+        run = start(recipe, folder / name, federation)
+        views.append(carry_on_with_bar(run, quiet))
+    show(views, folder / "report.html", f"{len(views)} methods on {part.name}")
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run from its last checkpoint; a finished one is shown again."""
+    from selfsame.run import load_run
+    from selfsame.summary import read_view
+
+    with loading(quiet):
+        current = load_run(run)
+    finished = current.done and (run / "result.json").is_file()
+    shown = read_view(run) if finished else carry_on_with_bar(current, quiet)
+    show([shown], run / "report.html", f"{current.title} on {current.problem.federation.name}")
+    if not current.done:
+        raise typer.Exit(1)
