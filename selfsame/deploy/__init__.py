@@ -1,0 +1,1 @@
+"""Beyond one machine: what the server and the devices run around the enclave."""

@@ -1,0 +1,128 @@
+"""What crosses the enclave's boundary: frames, and arrays in sealed messages, each read strictly."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LENGTH = struct.Struct("<I")
+_ARRAY = struct.Struct("<BII")  # type, rows, columns; then the values, row by row
+_FLOAT32 = 1
+_PIECE = 1 << 16
+
+REASONS = {
+    "frame": "the frame is empty or of an unknown kind",
+    "size": "more or fewer bytes than the message says or the plan allows",
+    "plan": "the training plan is not one, or there is none yet",
+    "nonce": "no quote was taken with this nonce, or it was used before",
+    "session": "no such session",
+    "field": "not the field that is expected",
+    "round": "another round than the present one, or one more than the plan allows",
+    "replayed": "a sequence number that is not higher than the last",
+    "seal": "it does not open: another key, or changed bytes",
+    "dtype": "not 32-bit floating point",
+    "shape": "not the shape that the plan gives",
+    "finite": "infinite or not a number",
+    "norm": "longer than the plan allows",
+    "state": "nothing that this stage of the round waits for",
+    "few": "fewer participants than the plan requires",
+    "internal": "an error of the enclave's own",
+}
+
+
+class Refused(ValueError):
+    """A message that changes nothing; `reason` is one of REASONS."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}: {REASONS[reason]}")
+        self.reason = reason
+
+
+class Ask(IntEnum):
+    """The first byte of a frame to the enclave; the answer's first byte is 1 for yes, 0 for a refusal."""
+
+    ATTEST = 1  # a client's nonce -> the enclave's key, a quote
+    HELLO = 2  # a client's first sealed message -> the welcome
+    FORGET = 3  # a session -> nothing
+    BEGIN = 4  # a round -> nothing
+    SEALED = 5  # embeddings or a gradient, sealed -> nothing
+    DERIVE = 6  # a round -> sealed derivatives, one message a participant
+    AGGREGATE = 7  # a round -> the weighted mean of the gradients
+    COUNTS = 8  # nothing -> what was taken and refused, in JSON
+
+
+class Field(IntEnum):
+    """What a sealed message holds."""
+
+    WELCOME = 1
+    EMBEDDINGS = 2
+    DERIVATIVES = 3
+    GRADIENT = 4
+
+
+def write_frame(to: IO[bytes], body: bytes) -> None:
+    """Send one frame: four bytes of length, then the body."""
+    to.write(_LENGTH.pack(len(body)))
+    to.write(body)
+    to.flush()
+
+
+def read_frame(source: IO[bytes], most: int) -> bytes | None:
+    """The next frame's body; None at the end. A frame of more than `most` bytes is read past and refused."""
+    head = _exactly(source, _LENGTH.size)
+    if head is None:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length <= most:
+        return _exactly(source, length)
+    while length:
+        piece = source.read(min(length, _PIECE))
+        if not piece:
+            return None
+        length -= len(piece)
+    raise Refused("size")
+
+
+def _exactly(source: IO[bytes], count: int) -> bytes | None:
+    """So many bytes, or None where the stream ends before."""
+    got = bytearray()
+    while len(got) < count:
+        piece = source.read(count - len(got))
+        if not piece:
+            return None
+        got += piece
+    return bytes(got)
+
+
+def pack(array_RC: NDArray[np.floating]) -> bytes:
+    """A matrix as bytes."""
+    rows, columns = array_RC.shape
+    return _ARRAY.pack(_FLOAT32, rows, columns) + np.ascontiguousarray(array_RC, "<f4").tobytes()
+
+
+def unpack(data: bytes, most_rows: int, columns: int, norm: float) -> NDArray[np.float32]:
+    """The matrix that `pack` wrote; refused unless type, shape, size, finiteness and each row's length are right."""
+    if len(data) < _ARRAY.size:
+        raise Refused("size")
+    kind, rows, wide = _ARRAY.unpack_from(data)
+    if kind != _FLOAT32:
+        raise Refused("dtype")
+    if not 1 <= rows <= most_rows or wide != columns:
+        raise Refused("shape")
+    if len(data) != _ARRAY.size + 4 * rows * columns:
+        raise Refused("size")
+    array_RC = np.frombuffer(data, "<f4", offset=_ARRAY.size).reshape(rows, columns).astype(np.float32)
+    if not np.isfinite(array_RC).all():
+        raise Refused("finite")
+    if (np.einsum("rc,rc->r", array_RC, array_RC, dtype=np.float64) > norm * norm).any():
+        raise Refused("norm")
+    return array_RC
+
+
+def packed_size(rows: int, columns: int) -> int:
+    """How many bytes `pack` makes of such a matrix."""
+    return _ARRAY.size + 4 * rows * columns

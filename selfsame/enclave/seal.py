@@ -1,0 +1,128 @@
+"""Sealing: HPKE to the enclave's key, then a key of its own for each direction of each session.
+
+A sealed message is a header in the clear (field, session, round, sequence number) and a text under AES-256-GCM. The
+header is authenticated with the text and the sequence number is the nonce, so that a message counts once, in its
+order, in its round and in its direction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from selfsame.enclave.message import Field, Refused
+
+SIZE = 32  # bytes of a key, a nonce, a plan's digest
+_HELLO = b"selfsame hello 1"
+_KEYS = b"selfsame keys 1"
+_HEAD = struct.Struct("<BQQQ")  # field, session, round, sequence number
+_SESSION = struct.Struct("<Q")
+_TAG = 16
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+OVERHEAD = _HEAD.size + _TAG
+
+
+@dataclass
+class Channel:
+    """One end of a session: seals what it sends, opens what the other end sent."""
+
+    session: int
+    sending: AESGCM
+    receiving: AESGCM
+    sent: int = 0
+    seen: int = 0
+
+    def seal(self, field: Field, round: int, text: bytes) -> bytes:
+        """The next message of this direction."""
+        self.sent += 1
+        head = _HEAD.pack(field, self.session, round, self.sent)
+        return head + self.sending.encrypt(_nonce(self.sent), text, head)
+
+    def open(self, field: Field, round: int, message: bytes) -> bytes:
+        """The text of a message of this field and round that is newer than all before; a refusal changes nothing."""
+        got, session, of_round, number = _head(message)
+        if session != self.session:
+            raise Refused("session")
+        if got != field:
+            raise Refused("field")
+        if of_round != round:
+            raise Refused("round")
+        if number <= self.seen:
+            raise Refused("replayed")
+        head, sealed = message[: _HEAD.size], message[_HEAD.size :]
+        try:
+            text = self.receiving.decrypt(_nonce(number), sealed, head)
+        except InvalidTag:
+            raise Refused("seal") from None
+        self.seen = number
+        return text
+
+
+def _head(message: bytes) -> tuple[int, int, int, int]:
+    if len(message) < OVERHEAD:
+        raise Refused("size")
+    return _HEAD.unpack_from(message)
+
+
+def addressed(message: bytes) -> tuple[int, int]:
+    """The field and the session that a sealed message claims."""
+    field, session, _, _ = _head(message)
+    return field, session
+
+
+def _nonce(number: int) -> bytes:
+    return number.to_bytes(12, "big")
+
+
+def hello(enclave_key: bytes, nonce: bytes, plan: bytes) -> tuple[bytes, bytes]:
+    """A device's first message, and the secret in it that only the enclave can open."""
+    secret = os.urandom(SIZE)
+    key = X25519PublicKey.from_public_bytes(enclave_key)
+    return nonce + _SUITE.encrypt(secret, key, info=_HELLO + nonce + plan), secret
+
+
+def answer(private: X25519PrivateKey, plan: bytes, session: int, message: bytes) -> tuple[Channel, bytes]:
+    """The enclave's end of a new session, and the welcome that goes back.
+
+    The enclave adds 32 bytes of its own: the same hello never makes the same keys again.
+    """
+    nonce, sealed = message[:SIZE], message[SIZE:]
+    try:
+        secret = _SUITE.decrypt(sealed, private, info=_HELLO + nonce + plan)
+    except (InvalidTag, ValueError):
+        raise Refused("seal") from None
+    if len(secret) != SIZE:
+        raise Refused("size")
+    fresh = os.urandom(SIZE)
+    own = private.public_key().public_bytes_raw()
+    up, down = _keys(secret, fresh, own, plan, session, message)
+    channel = Channel(session, sending=down, receiving=up)
+    return channel, _SESSION.pack(session) + fresh + channel.seal(Field.WELCOME, 0, b"")
+
+
+def welcomed(enclave_key: bytes, plan: bytes, message: bytes, secret: bytes, reply: bytes) -> Channel:
+    """The device's end of the session, once the welcome proves that the enclave has the same keys."""
+    if len(reply) != _SESSION.size + SIZE + OVERHEAD:
+        raise Refused("size")
+    (session,) = _SESSION.unpack_from(reply)
+    fresh = reply[_SESSION.size : _SESSION.size + SIZE]
+    up, down = _keys(secret, fresh, enclave_key, plan, session, message)
+    channel = Channel(session, sending=up, receiving=down)
+    channel.open(Field.WELCOME, 0, reply[_SESSION.size + SIZE :])
+    return channel
+
+
+def _keys(secret: bytes, fresh: bytes, key: bytes, plan: bytes, session: int, message: bytes) -> tuple[AESGCM, AESGCM]:
+    """The keys up and down, bound to everything that was said so far."""
+    said = hashlib.sha256(key + plan + _SESSION.pack(session) + message).digest()
+    both = HKDF(SHA256(), 2 * SIZE, salt=fresh, info=_KEYS + said).derive(secret)
+    return AESGCM(both[:SIZE]), AESGCM(both[SIZE:])

@@ -1,0 +1,217 @@
+"""The enclave: rounds of the split protocol (Fig. 2, steps 4 to 9), and nothing of them that leaves unsealed.
+
+Two things come out of a round: to each participant its own noised derivatives, sealed to it; and, once the plan's
+number of gradients is in, their weighted mean. Each comes out once: two means over different participants would
+differ by somebody's gradient.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from selfsame.enclave import losses, quote, seal
+from selfsame.enclave.message import Ask, Field, Refused, pack, packed_size, unpack
+from selfsame.enclave.noise import Draw, Mechanism, kept, noised
+from selfsame.enclave.plan import Plan
+
+_NUMBER = struct.Struct("<Q")
+_LENGTH = struct.Struct("<I")
+_MOST_NONCES = 1 << 16  # quotes that still wait for their hello; the oldest is forgotten first
+YES, NO = b"\x01", b"\x00"
+
+
+@dataclass
+class Round:
+    """What the enclave holds between the first embedding and the aggregate."""
+
+    number: int
+    emb: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by session, until derivatives are out
+    sizes: dict[int, int] = field(default_factory=dict)  # |d_i|, of those who were sent derivatives
+    given: set[int] = field(default_factory=set)  # those whose gradient is in
+    sum_P: NDArray[np.float64] | None = None
+    closed: bool = False
+
+
+class Enclave:
+    """It alone holds the private key and the sessions' keys."""
+
+    def __init__(self, plan: Plan, draw: Draw = os.urandom, attest: Callable[[bytes], bytes] = quote.take) -> None:
+        self._plan, self._digest = plan, plan.digest()
+        self._loss, self._mechanism = losses.Loss(**plan.loss), Mechanism(**plan.privacy)
+        self._draw, self._attest = draw, attest
+        self._private = X25519PrivateKey.generate()
+        self._nonces: dict[bytes, None] = {}
+        self._channels: dict[int, seal.Channel] = {}
+        self._last_session = 0
+        self._begun = 0
+        self._round: Round | None = None
+        self._last_round = 0
+        self.accepted: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self._answers: dict[int, Callable[[bytes], bytes]] = {
+            Ask.ATTEST: self._quote,
+            Ask.HELLO: self._hello,
+            Ask.FORGET: self._forget,
+            Ask.BEGIN: self._begin,
+            Ask.SEALED: self._sealed,
+            Ask.DERIVE: self._derive,
+            Ask.AGGREGATE: self._aggregate,
+            Ask.COUNTS: self._counts,
+        }
+
+    def largest_frame(self) -> int:
+        """No frame under this plan is longer."""
+        plan = self._plan
+        return 256 + max(packed_size(plan.samples, plan.dim), packed_size(1, plan.parameters))
+
+    def handle(self, frame: bytes) -> bytes:
+        """The answer to one frame. Whatever the frame holds, there is one, and a refused frame changes nothing."""
+        try:
+            if not frame or frame[0] not in self._answers:
+                raise Refused("frame")
+            return YES + self._answers[frame[0]](frame[1:])
+        except Refused as refusal:
+            return self.refuse(refusal.reason)
+        except Exception:
+            return self.refuse("internal")  # what went wrong could name a value: only the count leaves
+
+    def refuse(self, reason: str) -> bytes:
+        """Count a refusal; the answer that says why."""
+        self.refused[reason] += 1
+        return NO + reason.encode("ascii")
+
+    def _quote(self, nonce: bytes) -> bytes:
+        if len(nonce) != seal.SIZE:
+            raise Refused("size")
+        key = self._private.public_key().public_bytes_raw()
+        taken = self._attest(quote.report_data(key, nonce, self._digest))
+        self._nonces[nonce] = None
+        if len(self._nonces) > _MOST_NONCES:
+            del self._nonces[next(iter(self._nonces))]
+        return key + taken
+
+    def _hello(self, message: bytes) -> bytes:
+        nonce = message[: seal.SIZE]
+        if nonce not in self._nonces:
+            raise Refused("nonce")
+        channel, welcome = seal.answer(self._private, self._digest, self._last_session + 1, message)
+        del self._nonces[nonce]
+        self._last_session += 1
+        self._channels[channel.session] = channel
+        self.accepted["hello"] += 1
+        return welcome
+
+    def _forget(self, payload: bytes) -> bytes:
+        session = _number(payload)
+        if self._channels.pop(session, None) is None:
+            raise Refused("session")
+        if self._round is not None:
+            self._round.emb.pop(session, None)
+        return b""
+
+    def _begin(self, payload: bytes) -> bytes:
+        """A new round; one that is still open is given up."""
+        number = _number(payload)
+        if number <= self._last_round or self._begun >= self._plan.rounds:
+            raise Refused("round")
+        self._round, self._last_round, self._begun = Round(number), number, self._begun + 1
+        return b""
+
+    def _sealed(self, message: bytes) -> bytes:
+        """Embeddings (step 4) or a gradient (step 8)."""
+        claimed, session = seal.addressed(message)
+        channel = self._channels.get(session)
+        if channel is None:
+            raise Refused("session")
+        if self._round is None:
+            raise Refused("state")
+        plan, current = self._plan, self._round
+        if claimed == Field.EMBEDDINGS:
+            text = channel.open(Field.EMBEDDINGS, current.number, message)
+            emb_BD = unpack(text, plan.samples, plan.dim, plan.embedding_norm)
+            if current.sizes or session in current.emb:
+                raise Refused("state")
+            current.emb[session] = emb_BD
+            self.accepted["embeddings"] += 1
+        elif claimed == Field.GRADIENT:
+            text = channel.open(Field.GRADIENT, current.number, message)
+            grad_P = unpack(text, 1, plan.parameters, plan.gradient_norm)[0]
+            if current.closed or session not in current.sizes or session in current.given:
+                raise Refused("state")
+            part_P = current.sizes[session] * grad_P.astype(np.float64)
+            current.sum_P = part_P if current.sum_P is None else current.sum_P + part_P
+            current.given.add(session)
+            self.accepted["gradient"] += 1
+        else:
+            raise Refused("field")
+        return b""
+
+    def _derive(self, payload: bytes) -> bytes:
+        """Steps 5 and 6 with Algorithm 2: noised derivatives; an embedding that was dropped has none, its row is 0."""
+        current = self._present(payload)
+        if current.sizes:
+            raise Refused("state")
+        if len(current.emb) < self._plan.participants:
+            raise Refused("few")
+        sessions = sorted(current.emb)
+        sizes = [len(current.emb[session]) for session in sessions]
+        emb_SD = np.concatenate([current.emb[session] for session in sessions]).astype(np.float64)
+        label_S = np.repeat(np.arange(len(sessions)), sizes)
+        kept_S = kept(len(emb_SD), self._mechanism.drop, self._draw)
+        grad_SD = np.zeros_like(emb_SD)
+        if kept_S.any():
+            grad_SD[kept_S] = losses.value_and_derivatives(emb_SD[kept_S], label_S[kept_S], self._loss)[1]
+        out = [_LENGTH.pack(len(sessions))]
+        for session, start, size in zip(sessions, np.cumsum(sizes) - sizes, sizes):
+            grad_BD, kept_B = grad_SD[start : start + size], kept_S[start : start + size]
+            grad_BD[kept_B] = noised(grad_BD[kept_B], self._mechanism, self._draw)
+            message = self._channels[session].seal(Field.DERIVATIVES, current.number, pack(grad_BD))
+            out += [_LENGTH.pack(len(message)), message]
+        current.sizes = dict(zip(sessions, sizes))
+        current.emb.clear()
+        return b"".join(out)
+
+    def _aggregate(self, payload: bytes) -> bytes:
+        """Step 9, equation (2): the gradients that are in, each weighted by |d_i| / |D|."""
+        current = self._present(payload)
+        if current.closed or not current.sizes:
+            raise Refused("state")
+        if len(current.given) < self._plan.gradients or current.sum_P is None:
+            raise Refused("few")
+        total = sum(current.sizes[session] for session in current.given)
+        mean_P = current.sum_P / total
+        current.closed, current.sum_P = True, None
+        return pack(mean_P[None])
+
+    def _counts(self, payload: bytes) -> bytes:
+        now = self._round or Round(0)
+        counts = {
+            "accepted": dict(self.accepted),
+            "refused": dict(self.refused),
+            "sessions": len(self._channels),
+            "round": now.number,
+            "embeddings": len(now.emb) or len(now.sizes),
+            "gradients": len(now.given),
+        }
+        return json.dumps(counts, sort_keys=True).encode("ascii")
+
+    def _present(self, payload: bytes) -> Round:
+        if self._round is None or _number(payload) != self._round.number:
+            raise Refused("round")
+        return self._round
+
+
+def _number(payload: bytes) -> int:
+    if len(payload) != _NUMBER.size:
+        raise Refused("size")
+    number: int = _NUMBER.unpack(payload)[0]
+    return number

@@ -1,0 +1,158 @@
+"""Sealing: what was sealed opens once, in its order, round, direction and session, and nothing else opens."""
+
+import os
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from hypothesis import given
+from hypothesis import strategies as st
+
+from selfsame.enclave import seal
+from selfsame.enclave.message import Field, Refused
+
+PLAN = bytes(range(32))
+
+
+def pair(session=5, private=None, plan=PLAN):
+    """Both ends of a session: the device's and the enclave's."""
+    private = private or X25519PrivateKey.generate()
+    key, nonce = private.public_key().public_bytes_raw(), os.urandom(32)
+    message, secret = seal.hello(key, nonce, plan)
+    theirs, welcome = seal.answer(private, plan, session, message)
+    return seal.welcomed(key, plan, message, secret, welcome), theirs
+
+
+def refusal(reason, call, *args):
+    with pytest.raises(Refused) as caught:
+        call(*args)
+    assert caught.value.reason == reason
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**64 - 1))
+def test_what_is_sealed_opens(text, number):
+    device, enclave = pair()
+    assert enclave.open(Field.EMBEDDINGS, number, device.seal(Field.EMBEDDINGS, number, text)) == text
+    assert device.open(Field.DERIVATIVES, number, enclave.seal(Field.DERIVATIVES, number, text)) == text
+
+
+def test_the_text_is_not_in_the_message():
+    device, _ = pair()
+    text = os.urandom(64)
+    message = device.seal(Field.GRADIENT, 1, text)
+    assert text not in message and text[:8] not in message
+    assert len(message) == len(text) + seal.OVERHEAD
+
+
+def test_replayed_and_reordered():
+    device, enclave = pair()
+    first, second, third = (device.seal(Field.EMBEDDINGS, 1, b"x") for _ in range(3))
+    enclave.open(Field.EMBEDDINGS, 1, first)
+    refusal("replayed", enclave.open, Field.EMBEDDINGS, 1, first)
+    enclave.open(Field.EMBEDDINGS, 1, third)  # the second was lost on its way: allowed
+    refusal("replayed", enclave.open, Field.EMBEDDINGS, 1, second)
+
+
+def test_a_later_number_on_an_old_message_does_not_open():
+    device, enclave = pair()
+    message = device.seal(Field.EMBEDDINGS, 1, b"x")
+    enclave.open(Field.EMBEDDINGS, 1, message)
+    refusal("seal", enclave.open, Field.EMBEDDINGS, 1, message[:17] + (9).to_bytes(8, "little") + message[25:])
+
+
+def test_another_round():
+    device, enclave = pair()
+    message = device.seal(Field.EMBEDDINGS, 1, b"x")
+    refusal("round", enclave.open, Field.EMBEDDINGS, 2, message)
+    moved = message[:9] + (2).to_bytes(8, "little") + message[17:]
+    refusal("seal", enclave.open, Field.EMBEDDINGS, 2, moved)
+
+
+def test_another_field():
+    device, enclave = pair()
+    message = device.seal(Field.EMBEDDINGS, 1, b"x")
+    refusal("field", enclave.open, Field.GRADIENT, 1, message)
+    refusal("seal", enclave.open, Field.GRADIENT, 1, bytes([Field.GRADIENT]) + message[1:])
+
+
+def test_another_session_and_direction():
+    private = X25519PrivateKey.generate()
+    device, enclave = pair(5, private)
+    other, _ = pair(6, private)
+    message = other.seal(Field.EMBEDDINGS, 1, b"x")
+    refusal("session", enclave.open, Field.EMBEDDINGS, 1, message)
+    refusal("seal", enclave.open, Field.EMBEDDINGS, 1, message[:1] + (5).to_bytes(8, "little") + message[9:])
+    device.seal(Field.EMBEDDINGS, 1, b"the welcome had number one")
+    refusal("seal", device.open, Field.EMBEDDINGS, 1, device.seal(Field.EMBEDDINGS, 1, b"back to its sender"))
+
+
+def test_every_changed_byte_and_every_cut_is_refused():
+    device, enclave = pair()
+    message = device.seal(Field.EMBEDDINGS, 1, b"sixteen bytes ok")
+    for i in range(len(message)):
+        with pytest.raises(Refused):
+            enclave.open(Field.EMBEDDINGS, 1, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
+        with pytest.raises(Refused):
+            enclave.open(Field.EMBEDDINGS, 1, message[:i])
+    refusal("seal", enclave.open, Field.EMBEDDINGS, 1, message + b"\0")
+    assert enclave.open(Field.EMBEDDINGS, 1, message) == b"sixteen bytes ok"  # none of that moved the channel
+
+
+def test_a_hello_for_another_key_plan_or_nonce():
+    private, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    key, nonce = private.public_key().public_bytes_raw(), os.urandom(32)
+    message, _ = seal.hello(key, nonce, PLAN)
+    refusal("seal", seal.answer, other, PLAN, 1, message)
+    refusal("seal", seal.answer, private, bytes(32), 1, message)
+    refusal("seal", seal.answer, private, PLAN, 1, bytes(32) + message[32:])
+    for i in range(32, len(message)):
+        with pytest.raises(Refused):
+            seal.answer(private, PLAN, 1, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
+        with pytest.raises(Refused):
+            seal.answer(private, PLAN, 1, message[:i])
+    refusal("seal", seal.answer, private, PLAN, 1, nonce + bytes(80))  # a point of low order
+
+
+def test_the_same_hello_never_makes_the_same_keys():
+    private = X25519PrivateKey.generate()
+    key, nonce = private.public_key().public_bytes_raw(), os.urandom(32)
+    message, secret = seal.hello(key, nonce, PLAN)
+    first, welcome = seal.answer(private, PLAN, 1, message)
+    second, _ = seal.answer(private, PLAN, 1, message)
+    assert first.seal(Field.DERIVATIVES, 1, bytes(32)) != second.seal(Field.DERIVATIVES, 1, bytes(32))
+    device = seal.welcomed(key, PLAN, message, secret, welcome)
+    refusal("seal", second.open, Field.EMBEDDINGS, 1, device.seal(Field.EMBEDDINGS, 1, b"x"))
+
+
+def test_a_changed_welcome_is_refused():
+    private = X25519PrivateKey.generate()
+    key = private.public_key().public_bytes_raw()
+    message, secret = seal.hello(key, os.urandom(32), PLAN)
+    _, welcome = seal.answer(private, PLAN, 1, message)
+    for i in range(len(welcome)):
+        with pytest.raises(Refused):
+            seal.welcomed(key, PLAN, message, secret, welcome[:i] + bytes([welcome[i] ^ 1]) + welcome[i + 1 :])
+    refusal("size", seal.welcomed, key, PLAN, message, secret, welcome[:-1])
+    refusal("seal", seal.welcomed, key, bytes(32), message, secret, welcome)
+    assert seal.welcomed(key, PLAN, message, secret, welcome).session == 1
+
+
+def test_keys_by_hand():
+    """HKDF-SHA256 as RFC 5869 writes it, over everything that was said."""
+    import hashlib
+    import hmac
+
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    private = X25519PrivateKey.generate()
+    key = private.public_key().public_bytes_raw()
+    message, secret = seal.hello(key, os.urandom(32), PLAN)
+    _, welcome = seal.answer(private, PLAN, 9, message)
+    device = seal.welcomed(key, PLAN, message, secret, welcome)
+    said = hashlib.sha256(key + PLAN + (9).to_bytes(8, "little") + message).digest()
+    prk = hmac.new(welcome[8:40], secret, hashlib.sha256).digest()
+    info = b"selfsame keys 1" + said
+    up = hmac.new(prk, info + b"\1", hashlib.sha256).digest()
+    down = hmac.new(prk, up + info + b"\2", hashlib.sha256).digest()
+    sent = device.seal(Field.EMBEDDINGS, 3, b"up")
+    assert AESGCM(up).decrypt((1).to_bytes(12, "big"), sent[25:], sent[:25]) == b"up"
+    assert AESGCM(down).decrypt((1).to_bytes(12, "big"), welcome[65:], welcome[40:65]) == b""

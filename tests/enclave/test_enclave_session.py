@@ -1,0 +1,293 @@
+"""Rounds in the enclave: what goes in, what comes out, and when it does not."""
+
+import numpy as np
+import pytest
+from split_small import DIM, IN, Device, Direct, a_plan, joined, run_round, weights
+
+from selfsame.enclave import losses
+from selfsame.enclave.losses import Loss
+from selfsame.errors import SelfsameError
+
+
+def refused(reason, call, *args):
+    with pytest.raises(SelfsameError, match=f"{reason}:"):
+        call(*args)
+
+
+def test_a_round_by_hand():
+    """Derivatives of the joint loss, each device its own rows; then (2) with plain loops."""
+    plan = a_plan(samples=5)
+    controller, sizes, weight_ID = Direct(plan), [4, 2, 5], weights()
+    devices = joined(controller, 3, sizes)
+    aggregate_P, known = run_round(controller, devices, 1, weight_ID)
+    emb_SD = np.concatenate([np.float32(mine["emb"]) for mine in known]).astype(np.float64)
+    label_S = np.array([0] * 4 + [1] * 2 + [2] * 5)
+    _, grad_SD = losses.value_and_derivatives(emb_SD, label_S, Loss(**plan.loss))
+    assert (np.abs(grad_SD).max(1) > 0.01).all()
+    at = 0
+    for mine, size in zip(known, sizes):
+        assert np.allclose(mine["grad_emb"], grad_SD[at : at + size], rtol=1e-6, atol=1e-9)
+        at += size
+    expected = [0.0] * (IN * DIM)
+    for mine, size in zip(known, sizes):
+        for j in range(IN * DIM):
+            expected[j] += size / 11 * float(mine["grad"][j])
+    assert np.allclose(aggregate_P, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_the_devices_labels_are_their_sessions(monkeypatch):
+    seen = {}
+
+    def stub(emb_SD, label_S, loss):
+        seen.update(emb=emb_SD, label=label_S.tolist(), loss=loss)
+        return 0.0, np.arange(emb_SD.size, dtype=float).reshape(emb_SD.shape)
+
+    monkeypatch.setattr(losses, "value_and_derivatives", stub)
+    controller = Direct(a_plan())
+    devices = joined(controller, 3, [1, 3, 2])
+    controller.begin(1)
+    for device in reversed(devices):  # the order in which they come does not matter
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    sent = controller.derive(1)
+    assert seen["label"] == [0, 1, 1, 1, 2, 2]
+    assert seen["emb"].dtype == np.float64
+    assert seen["loss"] == Loss("batch-all", 5.0)
+    assert devices[1].derivatives(1, sent[devices[1].session]).tolist() == [[3, 4, 5], [6, 7, 8], [9, 10, 11]]
+
+
+def test_no_derivatives_before_enough_embeddings_and_only_once():
+    controller = Direct(a_plan())
+    devices = joined(controller, 4)
+    controller.begin(1)
+    for device in devices[:2]:
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    refused("few", controller.derive, 1)
+    controller.submit(devices[2].embeddings(1, devices[2].embed(weights())))
+    assert len(controller.derive(1)) == 3
+    refused("state", controller.derive, 1)
+    assert controller.submit(devices[3].embeddings(1, devices[3].embed(weights()))) == "state"  # too late
+
+
+def test_no_aggregate_before_enough_gradients_and_only_once():
+    controller = Direct(a_plan())
+    devices = joined(controller, 3)
+    controller.begin(1)
+    refused("state", controller.aggregate, 1)
+    for device in devices:
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    controller.derive(1)
+    one, two, three = (device.gradient(1, np.full(IN * DIM, i + 1.0)) for i, device in enumerate(devices))
+    refused("few", controller.aggregate, 1)
+    assert controller.submit(one) is None
+    refused("few", controller.aggregate, 1)
+    assert controller.submit(two) is None
+    assert controller.aggregate(1).tolist() == [1.5] * (IN * DIM)
+    assert controller.submit(three) == "state"  # a second aggregate would give this one away
+    refused("state", controller.aggregate, 1)
+
+
+def test_one_gradient_each_and_only_after_derivatives():
+    controller = Direct(a_plan())
+    devices = joined(controller, 4)
+    controller.begin(1)
+    for device in devices[:3]:
+        assert controller.submit(device.embeddings(1, device.embed(weights()))) is None
+        assert controller.submit(device.embeddings(1, device.embed(weights()))) == "state"
+    grad_P = np.ones(IN * DIM)
+    assert controller.submit(devices[0].gradient(1, grad_P)) == "state"
+    controller.derive(1)
+    assert controller.submit(devices[0].gradient(1, grad_P)) is None
+    assert controller.submit(devices[0].gradient(1, grad_P)) == "state"
+    assert controller.submit(devices[3].gradient(1, grad_P)) == "state"  # was not in the round
+
+
+def test_dropouts_before_and_after_embeddings():
+    """Over-selection: four of five embed, three of those return gradients."""
+    controller, weight_ID = Direct(a_plan()), weights()
+    devices = joined(controller, 5)
+    controller.begin(1)
+    for device in devices[:4]:
+        controller.submit(device.embeddings(1, device.embed(weight_ID)))
+    sent = controller.derive(1)
+    grads = []
+    for device in devices[:3]:
+        grads.append(device.pull_back(device.derivatives(1, sent[device.session])))
+        controller.submit(device.gradient(1, grads[-1]))
+    assert np.allclose(controller.aggregate(1), np.mean(grads, 0), rtol=1e-5, atol=1e-8)
+    run_round(controller, devices, 2, weight_ID)  # all are back
+
+
+def test_a_new_round_gives_the_old_one_up():
+    controller = Direct(a_plan())
+    devices = joined(controller, 3)
+    controller.begin(1)
+    for device in devices:
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    controller.begin(2)
+    refused("round", controller.derive, 1)
+    refused("few", controller.derive, 2)
+    refused("round", controller.begin, 2)
+    refused("round", controller.begin, 1)
+
+
+def test_no_more_rounds_than_the_plan_has():
+    controller = Direct(a_plan(rounds=2))
+    controller.begin(1)
+    controller.begin(7)
+    refused("round", controller.begin, 8)
+
+
+def test_a_session_that_is_forgotten_is_gone():
+    controller = Direct(a_plan())
+    devices = joined(controller, 4)
+    controller.begin(1)
+    for device in devices:
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    controller.forget(devices[0].session)
+    refused("session", controller.forget, devices[0].session)
+    assert controller.submit(devices[0].embeddings(1, devices[0].embed(weights()))) == "session"
+    assert set(controller.derive(1)) == {device.session for device in devices[1:]}
+
+
+def test_each_device_opens_its_own_derivatives_alone():
+    controller = Direct(a_plan())
+    devices = joined(controller, 3)
+    controller.begin(1)
+    for device in devices:
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    sent = controller.derive(1)
+    first, second = devices[:2]
+    with pytest.raises(SelfsameError, match="session"):
+        first.derivatives(1, sent[second.session])
+    with pytest.raises(SelfsameError, match="round"):
+        first.derivatives(2, sent[first.session])
+    first.derivatives(1, sent[first.session])
+    with pytest.raises(SelfsameError, match="replayed"):
+        first.derivatives(1, sent[first.session])
+
+
+def test_noise_is_on_every_row_that_is_in_the_loss():
+    """With every uniform number alike, the noise is known: Algorithm 2 by hand."""
+    half = b"\x00" * 7 + b"\x80"
+
+    def draw(count):
+        return half * (count // 8)
+
+    plan = a_plan(privacy={"kind": "laplace", "drop": 0.25, "clip": 0.01, "scale": 0.5})
+    controller, weight_ID = Direct(plan, draw=draw), weights()
+    _, known = run_round(controller, joined(controller, 3), 1, weight_ID)
+    clean_controller = Direct(a_plan())
+    _, clean = run_round(clean_controller, joined(clean_controller, 3), 1, weight_ID)
+    noise = 0.5 * np.log(0.5)  # one half is not above one half: to the left
+    for mine, other in zip(known, clean):
+        assert np.allclose(mine["grad_emb"], np.clip(other["grad_emb"], -0.01, 0.01) + noise, atol=1e-6)
+
+    every_one_dropped = Direct(a_plan(privacy={"kind": "laplace", "drop": 0.75, "clip": 0.01, "scale": 0.5}), draw=draw)
+    _, known = run_round(every_one_dropped, joined(every_one_dropped, 3), 1, weight_ID)
+    assert not any(mine["grad_emb"].any() for mine in known)
+
+
+def test_dropped_embeddings_are_not_in_the_loss(monkeypatch):
+    """As many rows are sent noise as embeddings are in the loss."""
+    lengths = []
+    whole = losses.value_and_derivatives
+
+    def counting(emb_SD, label_S, loss):
+        lengths.append((len(emb_SD), len(label_S)))
+        return whole(emb_SD, label_S, loss)
+
+    monkeypatch.setattr(losses, "value_and_derivatives", counting)
+    rng = np.random.default_rng(0)
+    controller = Direct(a_plan(privacy={"kind": "gaussian", "drop": 0.5, "clip": 1.0, "scale": 0.1}), draw=rng.bytes)
+    _, known = run_round(controller, joined(controller, 3), 1, weights())
+    sent = sum(int((np.abs(mine["grad_emb"]).max(1) > 0).sum()) for mine in known)
+    assert lengths == [(sent, sent)]
+    assert 0 < sent < 12
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda emb: np.where(np.arange(emb.size).reshape(emb.shape) == 5, np.nan, emb), "finite"),
+        (lambda emb: emb * np.inf, "finite"),
+        (lambda emb: emb * 1e4, "norm"),
+        (lambda emb: np.concatenate([emb, emb]), "shape"),
+        (lambda emb: emb[:, :2], "shape"),
+        (lambda emb: emb[:0], "shape"),
+    ],
+)
+def test_bad_embeddings_are_refused_and_good_ones_are_still_taken(change, reason):
+    controller = Direct(a_plan())
+    (device,) = joined(controller, 1)
+    controller.begin(1)
+    emb_BD = device.embed(weights())
+    with np.errstate(invalid="ignore"):
+        assert controller.submit(device.embeddings(1, change(emb_BD))) == reason
+    assert controller.submit(device.embeddings(1, emb_BD)) is None
+    assert controller.counts()["refused"] == {reason: 1}
+
+
+def test_before_a_round_nothing_is_taken():
+    controller = Direct(a_plan())
+    (device,) = joined(controller, 1)
+    assert controller.submit(device.embeddings(1, device.embed(weights()))) == "state"
+    refused("round", controller.derive, 1)
+
+
+def test_a_hello_counts_once_and_needs_its_quote():
+    controller = Direct(a_plan())
+    device = Device(controller.plan, 0)
+    reply = controller.attest(device.nonce)
+    message = device.hello(reply)
+    device.welcome(controller.hello(message))
+    refused("nonce", controller.hello, message)
+    stranger = Device(controller.plan, 1)
+    stranger.nonce = device.nonce
+    refused("nonce", controller.hello, stranger.hello(reply))
+    refused("size", controller.attest, b"short")
+
+
+def test_a_device_with_another_plan_does_not_join():
+    controller = Direct(a_plan())
+    device = Device(a_plan(gradients=3), 0)
+    with pytest.raises(SelfsameError, match="training plan"):
+        device.hello(controller.attest(device.nonce))
+
+
+def test_a_device_is_silent_before_its_session():
+    device = Device(a_plan(), 0)
+    with pytest.raises(SelfsameError, match="attested first"):
+        device.embeddings(1, device.embed(weights()))
+    with pytest.raises(SelfsameError, match="after a hello"):
+        device.welcome(b"")
+    with pytest.raises(SelfsameError, match="key"):
+        device.hello(b"short")
+
+
+def test_loss_and_counts_say_nothing_of_the_values():
+    """Of a round, counts leave; no loss, no norms."""
+    controller = Direct(a_plan())
+    run_round(controller, joined(controller, 3), 1, weights())
+    assert controller.counts() == {
+        "accepted": {"embeddings": 3, "gradient": 3, "hello": 3},
+        "refused": {},
+        "sessions": 3,
+        "round": 1,
+        "embeddings": 3,
+        "gradients": 3,
+    }
+
+
+def test_an_error_in_the_loss_is_a_refusal_without_words(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("embedding 0.25 is at fault")
+
+    controller = Direct(a_plan())
+    devices = joined(controller, 3)
+    controller.begin(1)
+    for device in devices:
+        controller.submit(device.embeddings(1, device.embed(weights())))
+    monkeypatch.setattr(losses, "value_and_derivatives", fails)
+    with pytest.raises(SelfsameError, match="internal: an error of the enclave's own"):
+        controller.derive(1)
+    assert controller.seen[-1] == b"\0internal"
