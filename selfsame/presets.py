@@ -54,6 +54,14 @@ _SMALL_STEPS: Tables = {  # FedMetric's loss has no scale of its own, so momentu
 # With k near the number of classes (8) is least where they gather in two opposite points.
 _FEW_CLASSES: Tables = {"method": {"neighbours": 1}}
 
+# The devices return gradients, and the server's Adam scales them: the paper's, with PyTorch's numbers where it has none.
+_FDML: Tables = {
+    "local": {"batch": 8, "lr": 1.0, "schedule": "constant"},
+    "server": {"optimiser": "adam", "lr": 1e-4, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0},
+}
+
+METHODS: dict[str, Tables] = {"fdml": _FDML}  # whatever the data
+
 METHOD: dict[tuple[str, str], Tables] = {
     ("digits", "fedaws"): _FEW_CLASSES,
     ("mnist", "fedaws"): _FEW_CLASSES,
@@ -74,4 +82,4 @@ METHOD: dict[tuple[str, str], Tables] = {
 
 def preset(method: str, data: str) -> Tables:
     """The tables to start from for a method on a data set."""
-    return merged(DATA.get(data, {}), METHOD.get((data, method), {}))
+    return merged(DATA.get(data, {}), METHODS.get(method, {}), METHOD.get((data, method), {}))

@@ -21,6 +21,7 @@ OPTIMISERS = ("average", "momentum", "adam", "adagrad")
 ENGINES = ("auto", "cohort", "reference")
 PRECISIONS = ("auto", "float32", "float64", "bfloat16")
 SWITCH = ("auto", "on", "off")
+STRATEGIES = ("uc", "as")
 
 
 def _choice(where: str, value: str, allowed: Iterable[str]) -> None:
@@ -87,7 +88,7 @@ class CohortPart:
     size: int = 0  # 0: everybody
     sampling: str = "uniform"
     weights: str = "samples"  # omega_k = n_k / n, or the same for everybody
-    dropout: float = 0.0  # the chance that a selected client does not answer
+    dropout: float = 0.0  # the chance that a selected client does not answer; in a split round: not with its gradient
     late: float = 0.0  # the share of clients that join only at round `join_round`
     join_round: int = 0
 
@@ -101,6 +102,33 @@ class CohortPart:
         _at_least("cohort.join_round", self.join_round, 0)
         if self.sampling == "all" and self.size:
             raise SelfsameError("cohort.size: leave it 0 when cohort.sampling is 'all'")
+
+
+@dataclass(frozen=True)
+class SplitPart:
+    """Rounds whose loss is computed in the enclave, from `cohort.size` devices' embeddings (FDML, Algorithm 3)."""
+
+    over: float = 1.0  # k: so many times cohort.size devices are asked; the first cohort.size embeddings are used
+    response: float = 1.0  # rate_p: the share of cohort.size whose gradients are waited for
+    strategy: str = "uc"  # when time is up before these are there: "uc" goes on without, "as" abandons the round
+    ready: float = 1.0  # the chance that a device is charging, on an unmetered network and idle in a round
+    registration: int = 1  # rounds for which a registration is valid; a device registers whenever it is ready
+    lost: float = 0.0  # the chance that a selected device never sends its embeddings; for gradients: cohort.dropout
+    embedding_wait: float = 0.0  # time-out in mean answer times; 0: until all have answered who ever will
+    gradient_wait: float = 0.0
+    most: int = 0  # rounds that a device may take part in before its privacy budget is spent; 0: any number
+
+    def __post_init__(self) -> None:
+        _at_least("split.over", self.over, 1)
+        _choice("split.strategy", self.strategy, STRATEGIES)
+        for name in ("response", "ready"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SelfsameError(f"split.{name}: must be in (0, 1], got {getattr(self, name)}")
+        _at_least("split.registration", self.registration, 1)
+        if not 0 <= self.lost < 1:
+            raise SelfsameError(f"split.lost: must be in [0, 1), got {self.lost}")
+        for name in ("embedding_wait", "gradient_wait", "most"):
+            _at_least(f"split.{name}", getattr(self, name), 0)
 
 
 @dataclass(frozen=True)
@@ -176,6 +204,7 @@ class Recipe:
     net: NetPart = NetPart()
     run: RunPart = RunPart()
     cohort: CohortPart = CohortPart()
+    split: SplitPart = SplitPart()
     local: LocalPart = LocalPart()
     server: ServerPart = ServerPart()
     augment: AugmentPart = AugmentPart()

@@ -36,6 +36,7 @@ SETS = {  # the shape of a sample and the number of clients, as published
     "omniglot": ((1, 28, 28), 964),
     "audiomnist": ((1, 8000), 48),
     "lfw": ((3, 64, 64), 52),
+    "lfw 1": ((3, 64, 64), 139),
     "touchalytics": ((1, 30, 10), 30),
 }
 GRID = """
@@ -212,7 +213,8 @@ def test_any_file_is_an_experiment_or_one_line(tables, tmp_path):
 
 def published(recipe):
     """The shape of a sample and the number of clients of the recipe's data."""
-    return SETS[f"{recipe.data.name} {recipe.data.options.get('which', '')}".strip()]
+    options = recipe.data.options
+    return SETS[f"{recipe.data.name} {options.get('which', '') or options.get('fold', '')}".strip()]
 
 
 @lru_cache

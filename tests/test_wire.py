@@ -15,14 +15,14 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, Tools, begin
 from selfsame.errors import SelfsameError
-from selfsame.methods import METHODS
+from selfsame.methods import METHODS, SplitLoss
 from selfsame.methods.fedhide import FedHide
 from selfsame.recipe import from_mapping
 from selfsame.wire import Sight, Wire, finite_rows
 
 torch.set_num_threads(1)  # the tensors are tiny
 
-SERVER, PUBLIC, DEVICE = Sight.SERVER, Sight.PUBLIC, Sight.DEVICE
+SERVER, PUBLIC, DEVICE, ENCLAVE = Sight.SERVER, Sight.PUBLIC, Sight.DEVICE, Sight.ENCLAVE
 PROXY = {"up": {"proxy": PUBLIC}, "down": {"proxies": PUBLIC, "proxy_classes": PUBLIC}, "own": {"prototype"}}
 CLASS = {"up": {"class_embedding": SERVER}, "down": {"class_embedding": SERVER}}
 
@@ -48,7 +48,16 @@ EXPECTED: dict[str, dict] = {
     "fedhide": PROXY,
     "fedgn": PROXY,
     "fedcs": PROXY,
+    "fdml": {
+        "up": {"embedding": ENCLAVE},
+        "down": {"derivative": ENCLAVE},
+        "own": {"template"},
+        "network": ENCLAVE,
+    },
+    "fl-traditional": {"head": {"weight": PUBLIC, "bias": PUBLIC}, "own": {"template"}},
 }
+# A split round has other steps: tests/engine/test_split.py.
+LOCAL = [name for name, kind in METHODS.items() if not issubclass(kind, SplitLoss)]
 OPTIONS = {name: {"secrets": "seeded", "code_length": 31} for name in ("feduv", "feduv-negative")}
 
 
@@ -88,7 +97,7 @@ def test_the_printed_table(name):
     if wanted.get("network", SERVER) is None:
         expected |= {("network", "stays", DEVICE)}
     else:
-        expected |= {("network", "down", PUBLIC), ("network update", "up", SERVER)}
+        expected |= {("network", "down", PUBLIC), ("network update", "up", wanted.get("network", SERVER))}
     for way in ("up", "down"):
         both = wanted.get(way, {}) | wanted.get("head", {})
         expected |= {(field, way, sight) for field, sight in both.items()}
@@ -106,6 +115,7 @@ def test_the_printed_table(name):
         ("fedmetric", "radius"),
         ("fedmetric-pos", "centre"),
         ("deepsvdd", "centre"),
+        ("fdml", "template"),
     ],
 )
 def test_secrets_stay_on_the_device(name, secret):
@@ -209,7 +219,7 @@ class Spy:
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 @pytest.mark.parametrize("steps", [1, 2])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", LOCAL)
 def test_a_round_moves_the_declared_fields_only(name, steps, engine):
     problem = build(name, steps, dropout=0.3)
     spy = Spy(problem, engine)

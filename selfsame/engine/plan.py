@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfsame.engine.turnout import turnout
 from selfsame.errors import SelfsameError
+from selfsame.methods import SplitLoss, method_class
 from selfsame.recipe import LocalPart, Recipe, ServerPart
 from selfsame.streams import host_generator
 
@@ -61,15 +63,35 @@ def choose(recipe: Recipe, round: int, size: int, present: int) -> np.ndarray:
     return np.sort(draw.choice(present, size, replace=False, shuffle=False))
 
 
-def make_plan(recipe: Recipe, first: int, count: int, present: int) -> Plan:
-    """Rounds first .. first+count-1 among the `present` registered clients."""
+def _turnouts(
+    recipe: Recipe, rounds: range, size: int, present: int, taken_N: Tensor | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(clients, who answers) of split rounds; each uses up one of its clients' rounds, if only by its embeddings."""
+    if taken_N is None and recipe.split.most and rounds.start:
+        raise ValueError("split.most: a plan that goes on needs the rounds that every client has spent")
+    taken = np.zeros(present, dtype=np.int64) if taken_N is None else taken_N.cpu().numpy().copy()
+    found = []
+    for t in rounds:
+        found.append(turnout(recipe, t, size, present, taken))
+        taken[found[-1].client_M] += 1
+    return np.stack([one.client_M for one in found]), np.stack([one.alive_M for one in found])
+
+
+def make_plan(recipe: Recipe, first: int, count: int, present: int, taken_N: Tensor | None = None) -> Plan:
+    """Rounds first .. first+count-1 among the `present` registered clients.
+
+    `taken_N` counts the rounds in which the embeddings of each were used, where `split.most` limits them.
+    """
     size = min(cohort_size(recipe, present) if not recipe.cohort.late else recipe.cohort.size or present, present)
     rounds = range(first, first + count)
-    client = np.stack([choose(recipe, t, size, present) for t in rounds])
-    alive = np.ones((count, size), dtype=bool)
-    if recipe.cohort.dropout:
-        for row, t in enumerate(rounds):
-            alive[row] = host_generator(recipe.run.seed, "dropout", t).random(size) >= recipe.cohort.dropout
+    if issubclass(method_class(recipe.method.name), SplitLoss):
+        client, alive = _turnouts(recipe, rounds, size, present, taken_N)
+    else:
+        client = np.stack([choose(recipe, t, size, present) for t in rounds])
+        alive = np.ones((count, size), dtype=bool)
+        if recipe.cohort.dropout:
+            for row, t in enumerate(rounds):
+                alive[row] = host_generator(recipe.run.seed, "dropout", t).random(size) >= recipe.cohort.dropout
     total = recipe.run.rounds
     return Plan(
         first,

@@ -8,11 +8,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from selfsame.engine import cohort, reference
+from selfsame.engine import cohort, reference, split
 from selfsame.engine.ahead import Ahead
 from selfsame.engine.batches import Batch
 from selfsame.engine.plan import Plan
 from selfsame.engine.state import Problem, State
+from selfsame.methods import SplitLoss
 
 _BLOCK = 512  # rounds whose plan lies on the device at a time when graphs are replayed
 _AHEAD = 32  # rounds whose batches are drawn at a time then, at most
@@ -29,14 +30,19 @@ class Engine:
         inside = problem.federation.source.on_host and bool(problem.recipe.local.epochs)
         self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda" and not inside
         self._graph: _Graph | None = None
+        if isinstance(problem.method, SplitLoss):
+            self._step: Callable[..., Tensor] = split.run_alone if name == "reference" else split.run_round
+        else:
+            self._step = reference.run_round if name == "reference" else cohort.run_round
 
     def run(self, state: State, plan: Plan, tick: Callable[[int], None] | None = None) -> Tensor:
         """All rounds of the plan; returns the losses (T,), on the CPU. `tick` hears how many rounds are done."""
         if plan.first != state.round:
             raise ValueError(f"the plan begins at round {plan.first}, the state is at {state.round}")
+        if isinstance(self.problem.method, SplitLoss):
+            split.count_rounds(state, plan.client_TM)
         if self.graphs:
             return self._replay(state, plan, tick)
-        step: Callable[..., Tensor] = reference.run_round if self.name == "reference" else cohort.run_round
         compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
         ahead = None
@@ -49,7 +55,7 @@ class Engine:
             batches = ([batch.of(t % ahead.rounds) for batch in drawn],) if ahead is not None and ahead.rounds else ()
             if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
                 losses.append(
-                    step(
+                    self._step(
                         self.problem,
                         state,
                         here.client_TM[t],
@@ -69,7 +75,7 @@ class Engine:
 
     def _replay(self, state: State, plan: Plan, tick: Callable[[int], None] | None) -> Tensor:
         if self._graph is None or self._graph.state is not state or self._graph.size != plan.client_TM.shape[1]:
-            self._graph = _Graph(self.problem, state, plan.client_TM.shape[1])
+            self._graph = _Graph(self.problem, state, plan.client_TM.shape[1], self._step)
         out = []
         for begin in range(0, len(plan), _BLOCK):
             part = slice(begin, min(begin + _BLOCK, len(plan)))
@@ -88,8 +94,9 @@ class _Graph:
 
     WARM_UP = 3  # rounds in eager mode before capture: compilation and allocation happen there
 
-    def __init__(self, problem: Problem, state: State, size: int) -> None:
+    def __init__(self, problem: Problem, state: State, size: int, step: Callable[..., Tensor]) -> None:
         device = problem.model.device
+        self.step = step
         self.problem, self.state, self.size = problem, state, size
         self.client_TM = torch.zeros(_BLOCK, size, dtype=torch.int64, device=device)
         self.alive_TM = torch.zeros(_BLOCK, size, dtype=torch.bool, device=device)
@@ -122,7 +129,7 @@ class _Graph:
         return [Batch(*(part.index_select(0, self.slot)[0] for part in kept.parts())) for kept in self.kept]
 
     def _round(self) -> None:
-        loss = cohort.run_round(
+        loss = self.step(
             self.problem,
             self.state,
             self.client_TM.index_select(0, self.place)[0],

@@ -11,13 +11,26 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.methods.baselines import FixedEmbedding, PositiveOnly, Softmax
 from selfsame.methods.deepsvdd import DeepSVDD
+from selfsame.methods.fdml import Fdml, FlTraditional
 from selfsame.methods.fedaws import FedAwS
 from selfsame.methods.fedhide import FedCS, FedGN, FedHide
 from selfsame.methods.fedmetric import FedMetric, FedMetricPos, FedMetricTrue
 from selfsame.methods.feduv import FedUV, FedUVNegative
+from selfsame.methods.split import SplitLoss
 from selfsame.options import check_options
 
-__all__ = ["METHODS", "Cohort", "Fields", "LocalLoss", "World", "make", "method_class", "options_of", "register"]
+__all__ = [
+    "METHODS",
+    "Cohort",
+    "Fields",
+    "LocalLoss",
+    "SplitLoss",
+    "World",
+    "make",
+    "method_class",
+    "options_of",
+    "register",
+]
 
 METHODS: dict[str, type[LocalLoss]] = {
     method.name: method
@@ -35,6 +48,8 @@ METHODS: dict[str, type[LocalLoss]] = {
         FedHide,
         FedGN,
         FedCS,
+        Fdml,
+        FlTraditional,
     )
 }
 

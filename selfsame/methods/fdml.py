@@ -1,0 +1,288 @@
+"""FDML: one metric loss over the embeddings of everybody who takes part, computed by trusted code; and its baseline.
+
+The loss is that of `selfsame.enclave.losses`, here as a torch formula that the simulator runs on whatever device it
+trains on; a test holds the two together. Every sample has the class of its client. A triplet loss counts how many
+triplets each distance is part of, which changes nowhere but where a hinge opens, so that the loss is a sum of distances
+times constant counts; these come from sorting, not from a loop over triplets.
+
+The paper trains with an implementation of semi-hard triplets that draws one positive and one negative at random for
+each anchor; here all semi-hard triplets count, and their mean is what such draws aim at. It names no margin: 0.2. It
+does not bring embeddings to unit length where it prints (1), nor does the default here.
+
+Shapes: M clients at work, B samples a batch, D embedding width, S = M B samples together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.methods.split import SplitLoss
+from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism, keep, perturb
+from selfsame.streams import Stream
+from selfsame.wire import Sight, Wire
+
+PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learning (2022)"
+KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")
+AVERAGES = ("active", "all")
+NOISES = ("none", "laplace", "gaussian")
+_FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting
+
+
+@dataclass(frozen=True)
+class Fdml(SplitLoss):
+    """Triplet, contrastive or multi-similarity loss over the whole cohort, as the enclave computes it."""
+
+    name: ClassVar[str] = "fdml"
+    paper: ClassVar[str] = PAPER
+    shared_class: ClassVar[str] = "samples of all clients of a class are positives of one another"
+    wire: ClassVar[Wire] = Wire(
+        own={"template": "the mean embedding of the owner's samples"},
+        up={"embedding": (Sight.ENCLAVE, "embeddings of the round's samples")},
+        down={"derivative": (Sight.ENCLAVE, "the loss's derivatives in the client's own embeddings, for it alone")},
+        model_up=Sight.ENCLAVE,
+    )
+
+    kind: str = "semi-hard"
+    margin: float = 0.2
+    squared: bool = False  # squared Euclidean distances, not the plain ones of (1)
+    average: str = "active"  # over the terms above zero, or over all terms
+    normalise: bool = False  # embeddings are divided by their lengths first
+    alpha: float = 2.0  # multi-similarity: sharpness for positives,
+    beta: float = 50.0  # for negatives,
+    base: float = 0.5  # and the cosine that divides them
+    noise: str = "none"  # on the derivatives: "laplace" as Algorithm 2, or "gaussian"
+    drop: float = 0.0  # r of Algorithm 2: the chance of each embedding to be left out of the loss
+    clip: float = 2e-5  # T: of each coordinate (laplace), or of all that a client is sent (gaussian)
+    scale: float = 1e-5  # b of Algorithm 2, or the deviation of the Gaussian noise
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("kind", KINDS), ("average", AVERAGES), ("noise", NOISES)):
+            if getattr(self, name) not in allowed:
+                raise SelfsameError(f"{self.name}: {name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        for name in ("margin", "alpha", "beta"):
+            if not 0 < getattr(self, name) <= 1e6:
+                raise SelfsameError(f"{self.name}: {name} must be above 0 and at most 1e6, got {getattr(self, name)}")
+        if not -1 <= self.base <= 1:
+            raise SelfsameError(f"{self.name}: base must be a cosine, from -1 to 1, got {self.base}")
+        if self.mechanism is None and self.drop:
+            raise SelfsameError(f"{self.name}: drop goes with noise (laplace or gaussian), got {self.drop} without")
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What stands between the derivatives and the devices."""
+        if self.noise == "laplace":
+            return Laplace(self.clip, self.scale, self.drop)
+        return Gaussian(self.clip, self.scale, self.drop) if self.noise == "gaussian" else None
+
+    def check(self, world: World) -> None:
+        if world.classes < 2:
+            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+
+    def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
+        """(1) and its kin; Algorithm 1 is its derivative."""
+        similar = self.kind == "multi-similarity"
+        x_SD = on_sphere(emb_SD) if self.normalise or similar else emb_SD
+        dist_SS = distances(x_SD, self.squared or similar)
+        both_SS = (mask_S[:, None] > 0) & (mask_S[None, :] > 0)
+        same_SS = label_S[:, None] == label_S[None, :]
+        positive_SS = both_SS & same_SS & ~torch.eye(len(label_S), dtype=torch.bool, device=label_S.device)
+        negative_SS = both_SS & ~same_SS
+        if similar:
+            return self._multi_similarity(1 - dist_SS / 2, positive_SS, negative_SS, mask_S)
+        if self.kind == "contrastive":
+            return self._contrastive(dist_SS, positive_SS, negative_SS)
+        if self.kind == "batch-hard":
+            return self._batch_hard(dist_SS, positive_SS, negative_SS)
+        return self._triplets(dist_SS, positive_SS, negative_SS)
+
+    def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:
+        """Algorithm 2, line 1."""
+        mechanism = self.mechanism
+        return mask_MB if mechanism is None else keep(mask_MB > 0, mechanism, stream).to(mask_MB.dtype)
+
+    def released(self, grad_MBD: Tensor, mask_MB: Tensor, stream: Stream) -> Tensor:
+        """Algorithm 2, lines 3 and 4; the row of an embedding that was dropped is 0, as the enclave has it."""
+        mechanism = self.mechanism
+        return grad_MBD if mechanism is None else perturb(grad_MBD, mask_MB > 0, mechanism, stream)
+
+    def _triplets(self, dist_SS: Tensor, positive_SS: Tensor, negative_SS: Tensor) -> Tensor:
+        """(1) over all triplets, or over those whose negative is farther than the positive but within the margin."""
+        place_SK = places(positive_SS)
+        there_SK, pos_SK = positive_SS.gather(1, place_SK), dist_SS.gather(1, place_SK)
+        with torch.no_grad():
+            negative = torch.where(negative_SS, dist_SS, torch.inf)
+            edge_SK = torch.where(there_SK, pos_SK + self.margin, -torch.inf)
+            above_SS, below_SK = counts(negative, edge_SK)
+            if self.kind == "semi-hard":
+                too_near_SK = torch.where(there_SK, torch.nextafter(pos_SK, pos_SK + 1), -torch.inf)
+                harder_SS, hard_SK = counts(negative, torch.minimum(too_near_SK, edge_SK))
+                above_SS, below_SK = above_SS - harder_SS, below_SK - hard_SK
+            above_SS, below_SK = above_SS.to(dist_SS.dtype), below_SK.to(dist_SS.dtype)
+            terms = below_SK.sum()
+            if self.average == "all":
+                terms = (positive_SS.sum(1) * negative_SS.sum(1)).sum().to(dist_SS.dtype)
+        total = (below_SK * (pos_SK + self.margin)).sum() - (above_SS * dist_SS).sum()
+        return total / terms.clamp(min=1)
+
+    def _batch_hard(self, dist_SS: Tensor, positive_SS: Tensor, negative_SS: Tensor) -> Tensor:
+        """(1) over the triplet of each anchor's farthest positive and nearest negative; equals share the derivative."""
+        far_S = torch.where(positive_SS, dist_SS, -torch.inf).amax(1)
+        near_S = torch.where(negative_SS, dist_SS, torch.inf).amin(1)
+        whole_S = positive_SS.any(1) & negative_SS.any(1)
+        gap_S = torch.where(whole_S, far_S - near_S + self.margin, 0).relu()
+        return self._mean(gap_S, whole_S)
+
+    def _contrastive(self, dist_SS: Tensor, positive_SS: Tensor, negative_SS: Tensor) -> Tensor:
+        """The distance of each pair of one class, and max(margin - d, 0) of each pair of two."""
+        together = torch.where(positive_SS, dist_SS, 0)
+        apart = torch.where(negative_SS, self.margin - dist_SS, 0).relu()
+        return self._mean(together, positive_SS) + self._mean(apart, negative_SS)
+
+    def _mean(self, term: Tensor, there: Tensor) -> Tensor:
+        counted = there if self.average == "all" else term.detach() > 0
+        return term.sum() / counted.sum().clamp(min=1)
+
+    def _multi_similarity(self, cos_SS: Tensor, positive_SS: Tensor, negative_SS: Tensor, mask_S: Tensor) -> Tensor:
+        """log(1 + sum exp(-alpha (s - base))) / alpha over positives, log(1 + sum exp(beta (s - base))) / beta over
+        negatives, and the mean over anchors."""
+
+        def soft(power_SS: Tensor, sharpness: float) -> Tensor:
+            zero_S1 = torch.zeros_like(power_SS[:, :1])
+            return torch.logsumexp(torch.cat([zero_S1, power_SS], 1), 1) / sharpness
+
+        pull_S = soft(torch.where(positive_SS, -self.alpha * (cos_SS - self.base), -torch.inf), self.alpha)
+        push_S = soft(torch.where(negative_SS, self.beta * (cos_SS - self.base), -torch.inf), self.beta)
+        there_S = mask_S > 0
+        return torch.where(there_S, pull_S + push_S, 0).sum() / there_S.sum().clamp(min=1)
+
+    @property
+    def by_angle(self) -> bool:
+        return self.normalise or self.kind == "multi-similarity"
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        """Minus the distance; on the sphere the cosine, which orders samples before one template in the same way."""
+        if self.by_angle:
+            return super().score(emb_SD, template_TD)
+        return minus_distance(emb_SD, template_TD)
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        """The mean of the embeddings (VII-C)."""
+        return self.place(emb_SD).mean(0)
+
+
+@dataclass(frozen=True)
+class FlTraditional(LocalLoss):
+    """What FDML is compared with: cross-entropy over a fully connected layer with an output for every class.
+
+    The layer lies on top of the embeddings and is averaged like the network. Verification is as FDML's, by the distance
+    to the mean of some embeddings, and has no use for the layer.
+    """
+
+    name: ClassVar[str] = "fl-traditional"
+    paper: ClassVar[str] = f"{PAPER}, FL-traditional"
+    shared_class: ClassVar[str] = "clients of a class train the same output of the shared layer"
+    wire: ClassVar[Wire] = Wire(
+        own={"template": "the mean embedding of the owner's samples"},
+        head={
+            "weight": (Sight.PUBLIC, "the fully connected layer, a row a class"),
+            "bias": (Sight.PUBLIC, "its bias, a number a class"),
+        },
+    )
+
+    def check(self, world: World) -> None:
+        if world.classes < 2:
+            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+
+    def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
+        return {"template": torch.zeros(len(client_R), world.dim, device=client_R.device)}
+
+    def begin_head(self, world: World, stream: Stream) -> Fields:
+        """As PyTorch starts a linear layer."""
+        bound = world.dim**-0.5
+        draw = bound * (2 * stream.uniform(world.classes, world.dim + 1)[0] - 1)
+        return {"weight": draw[:, 1:].contiguous(), "bias": draw[:, 0].contiguous()}
+
+    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
+        count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
+        return {"template": ((emb_MBD * mask_MB[..., None]).sum(1) / count_M1).detach()}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """The layer is shared, or a client's own replica with an axis M in front."""
+        logit_MBC = emb_MBD @ head["weight"].transpose(-1, -2) + head["bias"].unsqueeze(-2)
+        class_MB = who.class_M[:, None].expand(mask_MB.shape)
+        return sample_mean(F.cross_entropy(logit_MBC.transpose(1, 2), class_MB, reduction="none"), mask_MB)
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        return {"template": mine["template"]}, {}
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return own["template"]
+
+    @property
+    def by_angle(self) -> bool:
+        return False
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        return minus_distance(emb_SD, template_TD)
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        return emb_SD.mean(0)
+
+
+def minus_distance(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+    """Minus the Euclidean distance of every sample to every template: shape (S, T)."""
+    return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def on_sphere(x_SD: Tensor) -> Tensor:
+    """x at unit length. A zero vector stays, and so that no derivative is divided by its length, does not move."""
+    length_S1 = torch.linalg.vector_norm(x_SD, dim=-1, keepdim=True)
+    return x_SD * (length_S1 > 0) / torch.where(length_S1 > 0, length_S1, 1)
+
+
+def distances(x_SD: Tensor, squared: bool) -> Tensor:
+    """The Euclidean distances of all pairs, or their squares; at distance zero no direction is left: no derivative.
+
+    |a - j|^2 = |a|^2 - 2 a.j + |j|^2 about the middle of all; what rounding leaves of zero is zero.
+    """
+    x_SD = x_SD - x_SD.mean(0).detach()
+    square_S = (x_SD**2).sum(1)
+    dist_SS = square_S[:, None] - 2 * x_SD @ x_SD.T + square_S[None, :]
+    nearest = (x_SD.shape[1] + 8) * torch.finfo(x_SD.dtype).eps * square_S.detach().max()
+    apart_SS = dist_SS > nearest
+    if squared:
+        return torch.where(apart_SS, dist_SS, 0)
+    return torch.where(apart_SS, torch.where(apart_SS, dist_SS, 1).sqrt(), 0)
+
+
+def places(positive_SS: Tensor) -> Tensor:
+    """The columns of each row's positives, and others to fill up. On CUDA all: shapes may not depend on data there."""
+    if positive_SS.is_cuda:
+        return torch.arange(positive_SS.shape[1], device=positive_SS.device).expand(positive_SS.shape)
+    most = max(1, int(positive_SS.sum(1).max()))
+    return positive_SS.to(torch.uint8).topk(most, 1).indices
+
+
+def counts(negative_SS: Tensor, edge_SK: Tensor) -> tuple[Tensor, Tensor]:
+    """For each negative of a row the number of edges above it, for each edge the number of negatives below it.
+
+    Infinite entries are not there: a negative at +inf, an edge at -inf.
+    """
+    if edge_SK.shape[1] <= _FEW:
+        above_SS, below = torch.zeros_like(negative_SS), []
+        for edge_S in edge_SK.unbind(1):
+            under_SS = (negative_SS < edge_S[:, None]).to(above_SS.dtype)
+            above_SS += under_SS
+            below.append(under_SS.sum(1))
+        return above_SS, torch.stack(below, 1)
+    above_SS = edge_SK.shape[1] - torch.searchsorted(edge_SK.sort(1).values, negative_SS, right=True)
+    return above_SS, torch.searchsorted(negative_SS.sort(1).values, edge_SK)

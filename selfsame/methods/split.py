@@ -1,0 +1,69 @@
+"""The other shape of a method: the devices keep the network and the data, the loss lives in trusted code.
+
+One round (FDML, Fig. 2): devices embed their samples and send the embeddings, sealed, to the enclave; it differentiates
+one loss over the embeddings of the whole cohort and sends each device the derivatives of its own; the device pulls them
+back through the network and sends its gradient, sealed again; the enclave gives out the weighted sum (2) alone.
+
+Shapes as in `base`; S counts the samples of all clients together.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.streams import Stream
+
+
+@dataclass(frozen=True)
+class SplitLoss(LocalLoss):
+    """A method whose loss is computed in the enclave, over the embeddings of the whole cohort.
+
+    The server counts the rounds in which each client's embeddings were used: what its privacy costs.
+    """
+
+    @abstractmethod
+    def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
+        """The loss of all samples together, one value; samples with mask 0 are not there."""
+
+    def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:
+        """The mask of the embeddings that enter the loss; all, unless the method drops some (FDML, Algorithm 2)."""
+        return mask_MB
+
+    def released(self, grad_MBD: Tensor, mask_MB: Tensor, stream: Stream) -> Tensor:
+        """The derivatives as they are sent to the devices: clipped and noised, where the method says so."""
+        return grad_MBD
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        raise NotImplementedError(f"{self.name}: no device can compute this loss, see joint_loss")
+
+    def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
+        return {"template": torch.zeros(len(client_R), world.dim, device=client_R.device)}
+
+    def begin_server(self, world: World, stream: Stream) -> Fields:
+        return {"taken": torch.zeros(world.clients, dtype=torch.int64, device=world.class_of_N.device)}
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        """The embeddings leave, sealed to the enclave; the device keeps their mean as its owner's template."""
+        mean_MD = (self.place(emb_MBD) * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
+        return {"template": mean_MD}, {"embedding": emb_MBD}
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        """The template that each device made of its samples when it last took part."""
+        return own["template"]
+
+
+def joint_derivatives(method: SplitLoss, emb_MBD: Tensor, mask_MB: Tensor, label_M: Tensor) -> tuple[Tensor, Tensor]:
+    """(loss, its derivatives in every embedding), Step 5: each client's samples carry the class of the client."""
+    emb = emb_MBD.detach().requires_grad_()
+    label_S = label_M[:, None].expand(mask_MB.shape).flatten()
+    with torch.enable_grad():
+        value = method.joint_loss(emb.flatten(0, 1), label_S, mask_MB.flatten())
+        (grad,) = torch.autograd.grad(value, emb)
+    return value.detach(), grad
