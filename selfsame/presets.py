@@ -54,7 +54,7 @@ _SMALL_STEPS: Tables = {  # FedMetric's loss has no scale of its own, so momentu
 # With k near the number of classes (8) is least where they gather in two opposite points.
 _FEW_CLASSES: Tables = {"method": {"neighbours": 1}}
 
-# The devices return gradients, and the server's Adam scales them: the paper's, with PyTorch's numbers where it has none.
+# Devices return gradients that the server's Adam scales: the paper's, with PyTorch's numbers where it has none.
 _FDML: Tables = {
     "local": {"batch": 8, "lr": 1.0, "schedule": "constant"},
     "server": {"optimiser": "adam", "lr": 1e-4, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0},

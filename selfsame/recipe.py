@@ -116,7 +116,11 @@ class SplitPart:
     lost: float = 0.0  # the chance that a selected device never sends its embeddings; for gradients: cohort.dropout
     embedding_wait: float = 0.0  # time-out in mean answer times; 0: until all have answered who ever will
     gradient_wait: float = 0.0
-    most: int = 0  # rounds that a device may take part in before its privacy budget is spent; 0: any number
+    epsilon: float = 0.0  # privacy budget of a device over the whole training, at `delta`; 0: none
+    delta: float = 1e-5
+    most: int = (
+        0  # rounds that a device may take part in before its privacy budget is spent; 0: any, or as epsilon says
+    )
 
     def __post_init__(self) -> None:
         _at_least("split.over", self.over, 1)
@@ -127,7 +131,9 @@ class SplitPart:
         _at_least("split.registration", self.registration, 1)
         if not 0 <= self.lost < 1:
             raise SelfsameError(f"split.lost: must be in [0, 1), got {self.lost}")
-        for name in ("embedding_wait", "gradient_wait", "most"):
+        if not 0 < self.delta < 1:
+            raise SelfsameError(f"split.delta: must be in (0, 1), got {self.delta}")
+        for name in ("embedding_wait", "gradient_wait", "most", "epsilon"):
             _at_least(f"split.{name}", getattr(self, name), 0)
 
 

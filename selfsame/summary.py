@@ -11,6 +11,7 @@ import torch
 
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import resolve
+from selfsame.engine.split import privacy_spent
 from selfsame.errors import SelfsameError
 from selfsame.methods.fedhide import FedGN
 from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
@@ -55,6 +56,9 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
     if len(run.problem.federation.unseen.x):
         facts["without a network"] = _raw(run)
+    spent = privacy_spent(run.problem, run.state)
+    if spent is not None:
+        facts["privacy"] = spent
     if run.leakage is not None:
         facts["attacker"] = run.leakage.how
         if run.leakage.cosine_mean is not None:
@@ -163,6 +167,7 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
         return Standing()
     stored, wanted = from_mapping(read_toml(folder / "recipe.toml")), resolve(recipe)
     filled_in = set() if "features" in wanted.net.options else {"net.features"}  # the data set told the network
+    filled_in |= {"split.most"} if wanted.split.epsilon else set()  # the budget said how many rounds
     differs = [key for key in differences(stored, wanted) if key not in filled_in]
     saved = folder / "checkpoint" / "state.safetensors"
     done = checkpoint.peek(saved)["round"] if saved.is_file() else 0

@@ -43,7 +43,8 @@ class Wire:
             table.append(("network", "stays", Sight.DEVICE, "trained on this device alone"))
         else:
             table.append(("network", "down", Sight.PUBLIC, "the shared embedding network"))
-            table.append(("network update", "up", self.model_up, "the locally trained network"))
+            what = "the gradient" if self.model_up is Sight.ENCLAVE else "the locally trained network"
+            table.append(("network update", "up", self.model_up, what))
         table += [(name, "down", sight, what) for name, (sight, what) in {**self.head, **self.down}.items()]
         table += [(name, "up", sight, what) for name, (sight, what) in {**self.head, **self.up}.items()]
         return table

@@ -181,6 +181,8 @@ RANGES = [
     ("split.embedding_wait", [-1.0, math.nan]),
     ("split.gradient_wait", [-1.0, math.nan]),
     ("split.most", [-1]),
+    ("split.epsilon", [-1.0, math.nan]),
+    ("split.delta", [0.0, 1.0, math.nan]),
     ("local.steps", [0]),
     ("local.epochs", [-1]),
     ("local.batch", [0]),

@@ -11,7 +11,7 @@ from selfsame.data import DATASETS, Federation, load
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.model import Model
 from selfsame.engine.plan import cohort_size
-from selfsame.engine.split import check_split
+from selfsame.engine.split import check_split, within_budget
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
 from selfsame.recipe import NetPart, Recipe
@@ -50,6 +50,7 @@ def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
     method.check(world)
+    recipe = within_budget(recipe, method, width)
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))

@@ -7,6 +7,7 @@ the enclave's derivatives, and one vector-Jacobian product of these, each weight
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,8 @@ from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss, SplitLoss
 from selfsame.methods.base import Cohort, pick, put_rows
 from selfsame.methods.split import joint_derivatives
+from selfsame.privacy.accountant import Exchange, composed_epsilon, paper_epsilon, rounds_within
+from selfsame.privacy.mechanisms import Laplace
 from selfsame.recipe import Recipe, SplitPart
 from selfsame.wire import finite_rows
 
@@ -43,6 +46,37 @@ def check_split(recipe: Recipe, method: LocalLoss, size: int, clients: int) -> N
             f"split.most: {recipe.run.rounds} rounds of {size} devices need {size * recipe.run.rounds / clients:.1f} "
             f"rounds of each, its privacy budget allows {recipe.split.most}; lower run.rounds or cohort.size"
         )
+
+
+def within_budget(recipe: Recipe, method: LocalLoss, dim: int) -> Recipe:
+    """The recipe with the rounds that each device's privacy budget allows (`split.most`), where it names one."""
+    split = recipe.split
+    if not split.epsilon or not isinstance(method, SplitLoss):
+        return recipe
+    mechanism = method.mechanism
+    if mechanism is None:
+        raise SelfsameError("split.epsilon: a budget needs noise; set method.noise to laplace or gaussian")
+    most = rounds_within(mechanism, Exchange(recipe.local.batch, dim), split.epsilon, split.delta)
+    if not most:
+        once = composed_epsilon(mechanism, Exchange(recipe.local.batch, dim), 1, split.delta)
+        raise SelfsameError(
+            f"split.epsilon: {split.epsilon:g} does not suffice for one round, which takes {once:.4g}; more noise "
+            "(method.scale), a smaller clip, or a larger budget"
+        )
+    return replace(recipe, split=replace(split, most=min(most, split.most or most)))
+
+
+def privacy_spent(problem: Problem, state: State) -> str | None:
+    """In words: both epsilons of the device that took part most often; None where no noise was added."""
+    method, split = problem.method, problem.recipe.split
+    if not isinstance(method, SplitLoss) or method.mechanism is None:
+        return None
+    mechanism, rounds = method.mechanism, int(state.server["taken"].max())
+    composed = composed_epsilon(mechanism, Exchange(problem.recipe.local.batch, problem.world.dim), rounds, split.delta)
+    words = f"epsilon {composed:.4g} at delta {split.delta:g} over the {rounds} rounds of the device with most"
+    if isinstance(mechanism, Laplace):
+        words += f"; the paper's epsilon: {paper_epsilon(mechanism.drop, mechanism.clip, mechanism.scale):.4g}"
+    return words + ". Noise from the seed of a simulation protects nobody"
 
 
 def count_rounds(state: State, client_TM: Tensor) -> None:

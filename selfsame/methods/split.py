@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.privacy.mechanisms import Mechanism
 from selfsame.streams import Stream
 
 
@@ -29,6 +30,11 @@ class SplitLoss(LocalLoss):
     @abstractmethod
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """The loss of all samples together, one value; samples with mask 0 are not there."""
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The noise between the derivatives and the devices, by which privacy is accounted for."""
+        return None
 
     def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:
         """The mask of the embeddings that enter the loss; all, unless the method drops some (FDML, Algorithm 2)."""

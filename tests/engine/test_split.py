@@ -24,8 +24,11 @@ from selfsame.engine.state import Problem, State, begin, join
 from selfsame.engine.turnout import asked, needed, registered_clients, turnout
 from selfsame.errors import SelfsameError
 from selfsame.methods.fdml import KINDS, Fdml
+from selfsame.privacy.accountant import Exchange, composed_epsilon
+from selfsame.privacy.mechanisms import Gaussian
 from selfsame.recipe import Recipe, SplitPart, from_mapping, to_mapping, to_toml
 from selfsame.run import carry_on, start
+from selfsame.summary import view
 
 ADAM = {"optimiser": "adam", "lr": 1e-3, "beta2": 0.999, "epsilon": 1e-8}
 LAPLACE = {"noise": "laplace", "drop": 0.3, "clip": 1e-2, "scale": 1e-3}
@@ -497,3 +500,39 @@ def test_it_learns():
         run = carry_on(start(from_mapping({"method": {"name": "fdml"}, **whole})))
         right[strategy] = run.final["p@1"]
     assert right["uc"] > 0.7 and right["as"] < 0.3
+
+
+def budget(**split):
+    return {
+        "method": {"name": "fdml", "noise": "gaussian", "clip": 1.0, "scale": 20.0},
+        "data": {"name": "digits"},
+        "run": {"rounds": 5},
+        "cohort": {"sampling": "all"},
+        "local": {"batch": 4, "lr": 1.0},
+        "split": split,
+    }
+
+
+def test_a_budget_says_how_many_rounds_and_the_report_how_much_was_spent():
+    recipe = from_mapping(budget(epsilon=2.0, delta=1e-5))
+    run = carry_on(start(recipe))
+    most = run.problem.recipe.split.most
+    mechanism, exchange = Gaussian(1.0, 20.0), Exchange(4, run.problem.world.dim)
+    assert (
+        composed_epsilon(mechanism, exchange, most, 1e-5) <= 2 < composed_epsilon(mechanism, exchange, most + 1, 1e-5)
+    )
+    spent = composed_epsilon(mechanism, exchange, 5, 1e-5)
+    assert f"epsilon {spent:.4g} at delta 1e-05 over the 5 rounds" in view(run).facts["privacy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"method": {"name": "fdml"}}, "needs noise"),
+        ({"split": {"epsilon": 1e-3}}, "does not suffice for one round"),
+        ({"run": {"rounds": 1000}}, "split.most: 1000 rounds"),
+    ],
+)
+def test_budgets_that_cannot_be_kept_are_refused(change, line):
+    with pytest.raises(SelfsameError, match=line):
+        start(from_mapping({**budget(epsilon=2.0), **change}))
