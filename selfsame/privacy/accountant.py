@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtr, ndtri
 
 from selfsame.errors import SelfsameError
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism
@@ -101,11 +99,16 @@ def pure_epsilon(mechanism: Laplace, exchange: Exchange, rounds: int = 1) -> flo
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
     """The least delta of Gaussian noise, mu = sensitivity / sigma: Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu)."""
+    from scipy.special import log_ndtr, ndtr  # slow to import, and few runs have noise
+
     return float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The least epsilon of Gaussian noise at a delta, mu = sensitivity / sigma."""
+    from scipy.optimize import brentq
+    from scipy.special import ndtri
+
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
     most = mu * (mu / 2 - float(ndtri(delta)))  # the first term alone is delta there
@@ -163,6 +166,8 @@ def gaussian_sigma(
     clip: float, exchange: Exchange, rounds: int, epsilon: float, delta: float, drop: float = 0.0
 ) -> float:
     """The least deviation for which a participant's rounds stay within an epsilon at a delta."""
+    from scipy.optimize import brentq
+
     _check(rounds, delta)
     _check_budget(epsilon)
     if rounds == 0 or delta == 0:

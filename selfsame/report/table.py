@@ -29,8 +29,8 @@ _NARROW = ("Method", "P@1\n%", "AUROC\n%", "EER\n%", "Leak %\n(17)", "Recovered\
 NOTE = (
     "P@1 on test samples of the training classes; AUROC and EER on pairs of samples of classes unseen in training. "
     "Leakage is FedHide's measure (17); recovered is the share of true prototypes that an attacker who knows the "
-    "method gets back. Beside what is listed, every federated method sends its network update to the server, FDML to the "
-    "enclave."
+    "method gets back. Beside what is listed, every federated method sends its network update to the server, FDML to "
+    "the enclave."
 )
 
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
