@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from selfsame.errors import SelfsameError
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.lenet import LeNet
+from selfsame.nets.norm import group_norm
 
 _FLOOR = 1e-6  # added before the logarithm, as the baseline does: silence is log 1e-6
 
@@ -100,9 +101,13 @@ def with_mel(net: nn.Module, rate: int, mels: int = 40, window: float = 0.025, h
 def mel_lenet(
     shape: tuple[int, int], width: int, *, rate: int = 16000, mels: int = 40, channels: tuple[int, ...] = (8, 16)
 ) -> WithMel:
-    """LeNet for recordings (1, samples) of one length: a network that a CPU trains in minutes."""
+    """LeNet for recordings (1, samples) of one length: a network that a CPU trains in minutes.
+
+    Each spectrogram is brought to mean 0 and deviation 1 as a whole, which takes off how loud it is and leaves its shape.
+    """
     front = LogMel(rate, mels)
-    return WithMel(front, LeNet((shape[0], mels, front.frames(shape[1])), width, channels=channels))
+    net = LeNet((shape[0], mels, front.frames(shape[1])), width, channels=channels)
+    return WithMel(front, nn.Sequential(group_norm(1, 1, affine=False), net))
 
 
 def mel_resnet34(shape: tuple[int, int], width: int, *, rate: int = 16000, mels: int = 40, groups: int = 8) -> WithMel:
