@@ -103,7 +103,7 @@ def mel_lenet(
 ) -> WithMel:
     """LeNet for recordings (1, samples) of one length: a network that a CPU trains in minutes.
 
-    Each spectrogram is brought to mean 0 and deviation 1 as a whole, which takes off how loud it is and leaves its shape.
+    Each spectrogram is brought to mean 0 and deviation 1 as a whole, which takes off its loudness and leaves its shape.
     """
     front = LogMel(rate, mels)
     net = LeNet((shape[0], mels, front.frames(shape[1])), width, channels=channels)
