@@ -10,19 +10,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame import recipe as recipes
 from selfsame.data.federation import Samples
 from selfsame.data.xc import MultiLabelled, Ragged
-from selfsame.engine import checkpoint
-from selfsame.engine.setup import prepare
-from selfsame.engine.state import begin, smaller_world
+from selfsame.engine.state import smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import World
 from selfsame.run import Run
@@ -74,25 +70,6 @@ _ALONE = "every client has a network of its own, people it has never seen have n
 
 Plain = dict[str, Any]
 Tick = Callable[[str], None]  # told what is measured next
-
-
-def open_run(folder: Path, path: Path | None = None, device: str | None = None) -> Run:
-    """The run as its last checkpoint has it; nothing in the folder is changed."""
-    if not (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
-    recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
-    saved = folder / "checkpoint" / "state.safetensors"
-    if not saved.is_file():
-        raise SelfsameError(f"{folder}: has no checkpoint yet; train it with `selfsame resume {folder}`")
-    part = replace(recipe.run, compile="off", device=device or recipe.run.device)
-    data = recipe.data if path is None else replace(recipe.data, path=str(path))
-    problem = prepare(replace(recipe, run=part, data=data))
-    present = checkpoint.peek(saved)["present"]
-    if not 1 <= present <= problem.world.clients:
-        raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
-    state = begin(problem, present)
-    checkpoint.load_state(state, saved)
-    return Run(problem, state, folder)
 
 
 @dataclass(frozen=True)

@@ -298,6 +298,30 @@ def load_run(folder: Path, federation: Federation | None = None) -> Run:
     return run
 
 
+def open_run(folder: Path, path: Path | None = None, device: str | None = None, precision: str | None = None) -> Run:
+    """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled."""
+    if not (folder / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
+    recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
+    saved = folder / "checkpoint" / "state.safetensors"
+    if not saved.is_file():
+        raise SelfsameError(f"{folder}: has no checkpoint yet; train it with `selfsame resume {folder}`")
+    part = replace(
+        recipe.run,
+        compile="off",
+        device=device or recipe.run.device,
+        precision=precision or recipe.run.precision,
+    )
+    data = recipe.data if path is None else replace(recipe.data, path=str(path))
+    problem = prepare(replace(recipe, run=part, data=data))
+    present = checkpoint.peek(saved)["present"]
+    if not 1 <= present <= problem.world.clients:
+        raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
+    state = begin(problem, present)
+    checkpoint.load_state(state, saved)
+    return Run(problem, state, folder)
+
+
 def _lines(path: Path) -> list[Record]:
     """The records of a metrics file; a last line cut off by a crash does not count."""
     out = []

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import selfsame.assess as module
 from selfsame import recipe as recipes
-from selfsame.assess import assess, open_run
+from selfsame.assess import assess
 from selfsame.commands.evaluate import evaluate
 from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
 from selfsame.presets import preset
 from selfsame.report.evaluation import FEW, WIDE, protocol_tables, remarks, render, user_table
-from selfsame.run import Run, carry_on, start
+from selfsame.run import Run, carry_on, open_run, start
 from selfsame.verify.scores import auroc, eer
 
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]

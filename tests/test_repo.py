@@ -67,42 +67,17 @@ def inside(name, room):
     return name == f"selfsame.{room}" or name.startswith(f"selfsame.{room}.")
 
 
+ABOVE = ("run", "cli", "summary", "assess", "commands", "deploy")
 FORBIDDEN = {
-    "privacy": ("engine", "methods", "data", "nets", "report", "audit", "verify", "run", "cli", "summary", "enclave"),
-    "deploy": ("report", "audit", "run", "cli", "summary", "assess", "commands"),
-    "methods": (
-        "engine",
-        "data",
-        "nets",
-        "report",
-        "audit",
-        "verify",
-        "run",
-        "cli",
-        "summary",
-        "assess",
-        "commands",
-        "deploy",
-    ),
-    "nets": ("engine", "methods", "report", "audit", "verify", "run", "cli", "summary", "assess", "commands", "deploy"),
-    "data": (
-        "engine",
-        "methods",
-        "nets",
-        "report",
-        "audit",
-        "verify",
-        "run",
-        "cli",
-        "summary",
-        "assess",
-        "commands",
-        "deploy",
-    ),
-    "engine": ("report", "audit", "cli", "run", "summary", "assess", "commands", "deploy"),
-    "verify": ("engine", "report", "audit", "run", "cli", "summary", "assess", "commands", "deploy"),
-    "report": ("engine", "methods", "run", "cli", "summary", "assess", "commands", "deploy"),
-    "audit": ("report", "run", "cli", "summary", "assess", "commands", "deploy"),
+    "privacy": ("engine", "methods", "data", "nets", "report", "audit", "verify", "enclave", *ABOVE),
+    "deploy": ("report", "audit", *ABOVE[:-1]),
+    "methods": ("engine", "data", "nets", "report", "audit", "verify", *ABOVE),
+    "nets": ("engine", "methods", "report", "audit", "verify", *ABOVE),
+    "data": ("engine", "methods", "nets", "report", "audit", "verify", *ABOVE),
+    "engine": ("report", "audit", *ABOVE),
+    "verify": ("engine", "report", "audit", *ABOVE),
+    "report": ("engine", "methods", *ABOVE),
+    "audit": ("report", *ABOVE),
 }
 
 

@@ -59,32 +59,14 @@ def export(
 
 
 def read_run(folder: Path, path: Path | None = None) -> Run:
-    """The run's last state, on the CPU in the precision of its parameters; nothing in its folder is changed."""
-    from dataclasses import replace
+    """The run's last state on the CPU, in the precision of its parameters."""
+    from selfsame.recipe import from_mapping, read_toml
+    from selfsame.run import open_run
 
-    from selfsame import recipe as recipes
-    from selfsame.data import load
-    from selfsame.engine import checkpoint
-    from selfsame.engine.setup import prepare
-    from selfsame.engine.state import begin
-    from selfsame.run import Run
-
-    if not (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
-    saved = folder / "checkpoint" / "state.safetensors"
-    if not saved.is_file():
-        raise SelfsameError(f"{folder}: has no checkpoint yet; `selfsame resume {folder}` goes on with it")
-    recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
-    precision = "float64" if recipe.run.precision == "float64" else "float32"
-    recipe = replace(recipe, run=replace(recipe.run, device="cpu", precision=precision, compile="off"))
-    place = recipe.data.path if path is None else str(path)
-    problem = prepare(recipe, load(recipe.data.name, place or None, **recipe.data.options))
-    present = checkpoint.peek(saved)["present"]
-    if not 1 <= present <= problem.world.clients:
-        raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
-    state = begin(problem, present)
-    checkpoint.load_state(state, saved)
-    return Run(problem, state, folder)
+    double = (folder / "recipe.toml").is_file() and (
+        from_mapping(read_toml(folder / "recipe.toml")).run.precision == "float64"
+    )
+    return open_run(folder, path, "cpu", "float64" if double else "float32")
 
 
 def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | None = None) -> list[Variant]:

@@ -41,6 +41,22 @@ def fused(problem: Problem) -> bool:
     return one_step and method.federated and not method.needs_final_embedding
 
 
+def batches_of(problem: Problem, client_M: Tensor, number: int | Tensor) -> Iterable[Batch]:
+    """The clients' local batches of a round."""
+    recipe = problem.recipe
+    return local_batches(
+        problem.federation,
+        client_M,
+        problem.longest,
+        recipe.local,
+        recipe.augment,
+        recipe.run.seed,
+        number,
+        problem.model.dtype,
+        problem.tools.draw,
+    )
+
+
 def run_round(
     problem: Problem,
     state: State,
@@ -61,17 +77,7 @@ def run_round(
     sent = method.send(state.server, who)
     method.wire.check_down(sent)
     if batches is None:
-        batches = local_batches(
-            problem.federation,
-            client_M,
-            problem.longest,
-            recipe.local,
-            recipe.augment,
-            recipe.run.seed,
-            number,
-            model.dtype,
-            problem.tools.draw,
-        )
+        batches = batches_of(problem, client_M, number)
     steps = _fused_steps if fused(problem) else _stacked_steps
     work = steps(problem, state, own, sent, who, lr, batches, number)
     method.wire.check_up(work.leaves, own, work.mine, work.stays)

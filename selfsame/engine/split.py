@@ -15,6 +15,7 @@ from torch import Tensor
 
 from selfsame.engine import server
 from selfsame.engine.batches import Batch, local_batches
+from selfsame.engine.cohort import batches_of
 from selfsame.engine.settle import normalised, over
 from selfsame.engine.state import Problem, State
 from selfsame.engine.turnout import asked
@@ -112,17 +113,7 @@ def run_round(
     method, model, recipe = problem.method, problem.model, problem.recipe
     who = problem.cohort(client_M, alive_M)
     if batches is None:
-        batches = local_batches(
-            problem.federation,
-            client_M,
-            problem.longest,
-            recipe.local,
-            recipe.augment,
-            recipe.run.seed,
-            number,
-            model.dtype,
-            problem.tools.draw,
-        )
+        batches = batches_of(problem, client_M, number)
     (batch,) = batches
     emb_MBD, back = model.embed_and_back(state.theta_P, batch.x_MB)
     reports = problem.stream("report", client_M, number)
