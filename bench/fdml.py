@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfsame.run import Run, load_run
+from selfsame.run import Run, open_run
 from selfsame.streams import host_generator
 from selfsame.verify.protocols import Split, split_accuracy
 from selfsame.verify.thresholds import balanced
@@ -46,7 +46,7 @@ def main() -> None:
     for folder in given.run:
         if not (folder / "recipe.toml").is_file():
             continue
-        run = load_run(folder)
+        run = open_run(folder)
         right, figures = accuracies(run, split, given.draws), run.evaluate().figures
         rates = " | ".join(
             "-" if (rate := figures.get(k)) is None else f"{100 * rate:.1f}" for k in ("eer_seen", "eer")

@@ -32,6 +32,7 @@ class ProxyPrototypes(LocalLoss):
     """Algorithm 1, for any way of making a proxy."""
 
     negative_weight: float = 10.0  # lambda of (1)
+    first_length: float = 0.0  # of each prototype before training; 0: as drawn from N(0, I), about sqrt(D)
 
     paper: ClassVar[str] = "Park and Yun, FedHide: Federated Learning by Hiding in the Neighbors (ECCV 2024)"
     shared_class: ClassVar[str] = (
@@ -51,13 +52,15 @@ class ProxyPrototypes(LocalLoss):
         _require(
             _weight(self.negative_weight), f"{self.name}: negative_weight must be >= 0, got {self.negative_weight}"
         )
+        _require(_weight(self.first_length), f"{self.name}: first_length must be >= 0, got {self.first_length}")
 
     def check(self, world: World) -> None:
         held = len(torch.unique(world.class_of_N))
         _require(held >= 2, f"{self.name}: needs clients of at least 2 classes to tell apart, got {held}")
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
-        return {"prototype": _gaussian_rows(stream, world.dim)}
+        rows_RD = _gaussian_rows(stream, world.dim)
+        return {"prototype": self.first_length * unit(rows_RD) if self.first_length else rows_RD}
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         row_N = torch.arange(world.clients, device=world.class_of_N.device)

@@ -348,6 +348,8 @@ def test_tables_begin_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     prototype = method.begin_own(large, client_R, streams(client_R, "own"))["prototype"]
     assert abs(prototype.std().item() - 1) < 0.05
     torch.testing.assert_close(method.truth({"prototype": prototype}, {}, {}), unit(prototype))
+    short = FedGN(first_length=0.25).begin_own(large, client_R, streams(client_R, "own"))["prototype"]
+    torch.testing.assert_close(short, 0.25 * unit(prototype))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=NAMES)
