@@ -46,6 +46,7 @@ class RunPart:
     device: str = "auto"
     precision: str = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
     compile: str = "auto"  # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA
+    shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
 
     def __post_init__(self) -> None:
         _at_least("run.rounds", self.rounds, 1)

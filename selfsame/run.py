@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,10 +19,11 @@ from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import audit_updates, bias_updates
 from selfsame.data import Federation, Samples
 from selfsame.data.xc import MultiLabelled
-from selfsame.engine import checkpoint
+from selfsame.engine import checkpoint, shards
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.engine.plan import cohort_size, make_plan
+from selfsame.engine.ranks import ALONE, Ranks
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
@@ -211,9 +213,11 @@ class Run:
     @property
     def facts(self) -> dict[str, str]:
         """What the run was and where it ran."""
-        problem = self.problem
+        problem, ranks = self.problem, self.problem.ranks
+        several = {"processes": ranks.words, "between processes": ranks.crossing_words()} if ranks.active else {}
         return {
             **facts(problem.model.device),
+            **several,
             "data": f"{problem.federation.name}: {problem.world.clients} clients, {problem.world.classes} classes",
             "network": f"{self.recipe.net.name}, {problem.model.parameters:,} parameters, {problem.world.dim}-d",
             "seed": str(self.recipe.run.seed),
@@ -263,12 +267,19 @@ def vacant(folder: Path) -> None:
             raise SelfsameError(f"{folder}: cannot be made, {place} is a file; name another folder with --out")
 
 
-def start(recipe: Recipe, folder: Path | None = None, federation: Federation | None = None) -> Run:
-    """A run before its first round; a folder is created for it, and must not hold another run."""
+def start(
+    recipe: Recipe, folder: Path | None = None, federation: Federation | None = None, ranks: Ranks = ALONE
+) -> Run:
+    """A run before its first round; a folder is created for it, and must not hold another run.
+
+    With several ranks, each calls this, and rank 0 alone has a folder.
+    """
+    folder = folder if ranks.first else None
     if folder is not None:
         vacant(folder)
-    problem = prepare(recipe, federation)
+    problem = prepare(recipe, federation, ranks)
     state = begin(problem, _initially_present(recipe, problem.world.clients))
+    _as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.write_atomically(folder / "recipe.toml", recipes.to_toml(problem.recipe).encode())
@@ -276,18 +287,48 @@ def start(recipe: Recipe, folder: Path | None = None, federation: Federation | N
     return Run(problem, state, folder)
 
 
-def load_run(folder: Path, federation: Federation | None = None) -> Run:
-    """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet."""
-    if not (folder / "recipe.toml").is_file():
+def _as_first(problem: Problem, state: State) -> None:
+    """Every rank's state becomes that of rank 0, whose secrets and checkpoint count; then tables are cut."""
+    ranks = problem.ranks
+    if not ranks.active:
+        return
+    told = json.loads(ranks.hear(json.dumps([state.round, state.present, state.losses])))
+    if told[1] != state.present:
+        join(problem, state)
+    state.round, state.losses = told[0], told[2]
+    _level(problem, state)
+    shards.cut(problem, state)
+
+
+def _level(problem: Problem, state: State) -> None:
+    """What every rank computed by itself is made equal to the last bit, which another machine may round differently."""
+    tensors = state.tensors()
+    if state.rows:
+        del tensors[f"server.{shards.TABLE}"]
+    problem.ranks.broadcast(tensors)
+
+
+def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
+    """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
+
+    With several ranks, each calls this; rank 0 reads the folder and tells the others.
+    """
+    if ranks.first and not (folder / "recipe.toml").is_file():
         raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
-    recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
-    problem = prepare(recipe, federation)
+    tables = recipes.read_toml(folder / "recipe.toml") if ranks.first else {}
+    if ranks.active:
+        tables = tomllib.loads(ranks.hear(recipes.to_toml(recipes.from_mapping(tables))))
+    recipe = recipes.from_mapping(tables)
+    problem = prepare(recipe, federation, ranks)
     saved = folder / "checkpoint" / "state.safetensors"
     state = begin(problem, _initially_present(recipe, problem.world.clients))
-    if saved.is_file():
+    if ranks.first and saved.is_file():
         if checkpoint.peek(saved)["present"] == problem.world.clients:
             join(problem, state)
         checkpoint.load_state(state, saved)
+    _as_first(problem, state)
+    if not ranks.first:
+        return Run(problem, state)
     run = Run(problem, state, folder)
     for line in _lines(folder / "metrics.jsonl"):
         if line["round"] <= state.round:
@@ -345,13 +386,19 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
     machine = choose_machine(recipe.run)
     name = "cohort" if recipe.run.engine == "auto" else recipe.run.engine
     engine = Engine(problem, name, graphs=machine.graphs)
+    ranks = problem.ranks
     look, keep = _marks(problem)
-    if run.done and run.history and not run.curves:  # it was stopped between its last checkpoint and its report
-        run.look_again()
+    # It may have been stopped between its last checkpoint and its report.
+    if ranks.agree(run.done and bool(run.history) and not run.curves):
+        with shards.whole(problem, state):
+            if ranks.first:
+                run.look_again()
     join_at = recipe.cohort.join_round if state.present < problem.world.clients else -1
     while not run.done:
         if state.round == join_at:
+            shards.collect(problem, state, everywhere=True)
             join(problem, state)
+            _as_first(problem, state)
             engine = Engine(problem, name, graphs=machine.graphs)
         stops = [(state.round // every + 1) * every for every in (look, keep)] + [recipe.run.rounds]
         stops += [join_at] if join_at > state.round else []
@@ -362,22 +409,28 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
         losses = engine.run(state, plan, None if tick is None else lambda n: tick(n, None))
         run.seconds += time.perf_counter() - begun
         state.losses += losses.tolist()
-        if _diverged(losses, int(state.refused) - refused, plan.alive_TM) or not run.sound():
-            run.diverged = True
-            run.warnings.append(
-                f"diverged: loss or network stopped being finite between rounds {plan.first} and {state.round}. "
-                f"Lower local.lr (now {recipe.local.lr}) or server.lr (now {recipe.server.lr}), or the method's "
-                "weights; the last checkpoint is from before"
-            )
-            break
-        if state.round % look == 0 or run.done:
-            loss = sum(state.losses) / len(state.losses)
-            state.losses = []
-            record = run.record(loss)
-            if tick is not None:
-                tick(0, record)
-        if run.folder is not None and (state.round % keep == 0 or run.done):
-            checkpoint.save_state(state, run.folder / "checkpoint" / "state.safetensors")
+        with shards.whole(problem, state):
+            wrong = _diverged(losses, int(state.refused) - refused, plan.alive_TM)
+            if ranks.agree(wrong or (ranks.first and not run.sound())):
+                run.diverged = True
+                run.warnings.append(
+                    f"diverged: loss or network stopped being finite between rounds {plan.first} and {state.round}. "
+                    f"Lower local.lr (now {recipe.local.lr}) or server.lr (now {recipe.server.lr}), or the method's "
+                    "weights; the last checkpoint is from before"
+                )
+                break
+            if state.round % look == 0 or run.done:
+                loss = sum(state.losses) / len(state.losses)
+                state.losses = []
+                if ranks.first:
+                    record = run.record(loss)
+                    if tick is not None:
+                        tick(0, record)
+            if run.folder is not None and (state.round % keep == 0 or run.done):
+                checkpoint.save_state(state, run.folder / "checkpoint" / "state.safetensors")
+        ranks.wait()
+        _level(problem, state)
+    shards.collect(problem, state)
     if run.done:
         run.write_model()
     return run

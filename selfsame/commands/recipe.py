@@ -34,12 +34,14 @@ def recipe(
     quiet: Quiet = False,
 ) -> None:
     """Run a recipe file, all its variants and seeds, compare with the paper; goes on where an earlier call stopped."""
+    from selfsame.commands.ranks import one_process
     from selfsame.data import load
     from selfsame.engine.setup import prepare
     from selfsame.experiment import read_experiment
     from selfsame.run import load_run, start, vacant
     from selfsame.summary import standing
 
+    one_process("selfsame recipe")
     given: dict[str, Any] = {}
     if path is not None:
         given["data"] = {"path": str(path)}

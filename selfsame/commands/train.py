@@ -21,6 +21,7 @@ from selfsame.commands.options import (
     Seed,
     Settings,
 )  # fmt: skip
+from selfsame.commands.ranks import among_ranks, carry_on_together, one_process, show_together
 from selfsame.commands.watch import carry_on_with_bar, loading, show
 from selfsame.errors import SelfsameError
 
@@ -101,14 +102,15 @@ def train(
     overrides = {
         "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
     }  # fmt: skip
-    tables = layers(method, data, path, recipe, overrides, settings)
-    with loading(quiet):
-        run = start(read_recipe(tables), out or new_folder(f"{method}-{tables['data']['name']}"))
-    assert run.folder is not None
-    shown = carry_on_with_bar(run, quiet)
-    show([shown], run.folder / "report.html", f"{run.title} on {run.problem.federation.name}")
-    if not run.done:
-        raise typer.Exit(1)
+    with among_ranks() as ranks:
+        tables = layers(method, data, path, recipe, overrides, settings)
+        folder = out or new_folder(f"{method}-{tables['data']['name']}")
+        with loading(quiet or not ranks.first):
+            run = start(read_recipe(tables), folder, ranks=ranks)
+        shown = carry_on_together(run, quiet)
+        show_together(run, shown, folder)
+        if not run.done:
+            raise typer.Exit(1)
 
 
 def compare(
@@ -134,6 +136,7 @@ def compare(
     from selfsame.recipe import parse_setting
     from selfsame.run import start, vacant
 
+    one_process("selfsame compare")
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
         raise SelfsameError("--methods: name at least one")
@@ -174,10 +177,13 @@ def resume(
     from selfsame.run import load_run
     from selfsame.summary import read_view
 
-    with loading(quiet):
-        current = load_run(run)
-    finished = current.done and (run / "result.json").is_file()
-    shown = read_view(run) if finished else carry_on_with_bar(current, quiet)
-    show([shown], run / "report.html", f"{current.title} on {current.problem.federation.name}")
-    if not current.done:
-        raise typer.Exit(1)
+    with among_ranks() as ranks:
+        with loading(quiet or not ranks.first):
+            current = load_run(run, ranks=ranks)
+        if not ranks.agree(current.done and (run / "result.json").is_file()):
+            shown = carry_on_together(current, quiet)
+        else:
+            shown = read_view(run) if ranks.first else None
+        show_together(current, shown, run)
+        if not current.done:
+            raise typer.Exit(1)

@@ -7,12 +7,13 @@ Several steps, or a report that needs the locally updated network: every client 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from selfsame.engine import shards
 from selfsame.engine.batches import Batch, local_batches, steps_a_round
 from selfsame.engine.settle import derivatives, moved, normalised
 from selfsame.engine.state import Problem, State
@@ -32,6 +33,7 @@ class Work:
     # theta minus the weighted mean of the clients' thetas, as pieces in theta's order that are still to be scaled
     pieces: list[Tensor] | None
     scale: Tensor | float
+    alone_MP: Tensor | None = None  # the networks of clients that are not federated
 
 
 def fused(problem: Problem) -> bool:
@@ -71,29 +73,86 @@ def run_round(
 
     `batches` are the local batches, where they have been drawn ahead.
     """
-    method, model, recipe = problem.method, problem.model, problem.recipe
-    who = problem.cohort(client_M, alive_M)
-    own = pick(state.own, client_M)
-    sent = method.send(state.server, who)
+    method, model, recipe, ranks = problem.method, problem.model, problem.recipe, problem.ranks
+    everyone = problem.cohort(client_M, alive_M)
+    who = ranks.share(everyone)
+    ranks.begin_round()
+    own = pick(state.own, who.client_M)
+    rows = shards.fetch(problem, state, everyone)
+    sent = method.send(state.server, who) if rows is None else rows.send(method, who)
     method.wire.check_down(sent)
     if batches is None:
-        batches = batches_of(problem, client_M, number)
+        batches = batches_of(problem, who.client_M, number)
     steps = _fused_steps if fused(problem) else _stacked_steps
     work = steps(problem, state, own, sent, who, lr, batches, number)
     method.wire.check_up(work.leaves, own, work.mine, work.stays)
-    answered = Cohort(who.client_M, who.class_M, work.weight_M > 0)
+    summed: Callable[[], Tensor] | None = None
+    if ranks.active:
+        work, summed = _of_all_ranks(problem, work, who, everyone)
+    answered = Cohort(client_M, everyone.class_M, work.weight_M > 0)
     state.refused += (alive_M & ~answered.alive_M).sum()
     # Nobody is left: nothing changes. On CUDA, where asking would wait for the device, momentum goes on for this round.
     if model.device.type == "cpu" and not bool(answered.alive_M.any()):
+        if summed is not None:
+            summed()
         return work.loss_M.new_zeros(())
 
-    for name, rows in work.stays.items():
-        put_rows(state.own[name], client_M, rows, answered.alive_M)
+    for name, kept in work.stays.items():
+        put_rows(state.own[name], client_M, kept, answered.alive_M)
+    if work.alone_MP is not None:
+        assert state.alone_NP is not None
+        put_rows(state.alone_NP, client_M, work.alone_MP, answered.alive_M)
     stream = problem.server_stream("absorb", number)
-    method.absorb(state.server, work.leaves, answered, work.weight_M, lr, stream)
+    if rows is None:
+        method.absorb(state.server, work.leaves, answered, work.weight_M, lr, stream)
+    else:
+        rows.absorb(problem, state, work.leaves, answered, work.weight_M, lr, stream)
     if work.pieces is not None:
-        problem.tools.server_step(recipe.server, state.optim, state.theta_P, work.pieces, work.scale, lr, server_lr)
+        pieces = work.pieces if summed is None else [summed()]
+        problem.tools.server_step(recipe.server, state.optim, state.theta_P, pieces, work.scale, lr, server_lr)
     return (torch.where(answered.alive_M, work.loss_M, 0) * work.weight_M).sum()
+
+
+def _of_all_ranks(
+    problem: Problem, work: Work, who: Cohort, everyone: Cohort
+) -> tuple[Work, Callable[[], Tensor] | None]:
+    """The whole cohort's work from this rank's, and what waits for the sum of the updates.
+
+    A rank's update is weighted within its share. Times the share's weight it can be summed, and divided by the weight
+    of all it is the update of all; so the sum need not wait for word of who answered elsewhere.
+    """
+    ranks, dtype = problem.ranks, problem.model.dtype
+    answered_M = work.weight_M > 0
+    summed: Callable[[], Tensor] | None = None
+    if work.pieces is not None:
+        update_P = torch.cat([piece.to(dtype).reshape(-1) for piece in work.pieces])
+        summed = ranks.add("network update", update_P.mul_(_heard(problem, who, answered_M)))
+    rows = {"answered": answered_M, "loss": work.loss_M}
+    rows |= {f"stays.{name}": value for name, value in work.stays.items()}
+    rows |= {f"leaves.{name}": value for name, value in work.leaves.items()}
+    if work.alone_MP is not None:
+        rows["network"] = work.alone_MP
+    found = ranks.gather(rows, len(everyone.client_M))()
+    good_M = found["answered"]
+    scale = work.scale / _heard(problem, everyone, good_M).clamp(min=1)
+    return (
+        replace(
+            work,
+            loss_M=found["loss"],
+            stays={name: found[f"stays.{name}"] for name in work.stays},
+            leaves={name: found[f"leaves.{name}"] for name in work.leaves},
+            weight_M=normalised(everyone, good_M, _counts(problem, everyone), dtype),
+            scale=scale,
+            alone_MP=found.get("network"),
+        ),
+        summed,
+    )
+
+
+def _heard(problem: Problem, who: Cohort, answered_M: Tensor) -> Tensor:
+    """What the clients that answered weigh together, before it is divided by."""
+    count_M = _counts(problem, who)
+    return (answered_M if count_M is None else answered_M * count_M).sum().to(problem.model.dtype)
 
 
 def _counts(problem: Problem, who: Cohort) -> Tensor | None:
@@ -201,7 +260,6 @@ def _stacked_steps(
     weight_M = normalised(who, good_M, _counts(problem, who), model.dtype)
     mean_M = loss_M / steps_M.clamp(min=1)
     if state.alone_NP is not None:
-        put_rows(state.alone_NP, who.client_M, theta_MP, weight_M > 0)
-        return Work(mean_M, mine, stays, leaves, weight_M, None, 1.0)
+        return Work(mean_M, mine, stays, leaves, weight_M, None, 1.0, theta_MP)
     change_MP = torch.where((weight_M > 0)[:, None], start_MP - theta_MP, 0)
     return Work(mean_M, mine, stays, leaves, weight_M, [weight_M @ change_MP], 1.0)

@@ -28,7 +28,9 @@ class Engine:
         self.problem, self.name = problem, name
         # Passes over the data are drawn inside the round, which a graph cannot do with samples that the host fetches.
         inside = problem.federation.source.on_host and bool(problem.recipe.local.epochs)
-        self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda" and not inside
+        # Nor are collectives captured: a rank that ends would leave the others in a replay that cannot be stopped.
+        alone = not problem.ranks.active
+        self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda" and not inside and alone
         self._graph: _Graph | None = None
         if isinstance(problem.method, SplitLoss):
             self._step: Callable[..., Tensor] = split.run_alone if name == "reference" else split.run_round
@@ -45,13 +47,14 @@ class Engine:
             return self._replay(state, plan, tick)
         compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
+        mine = self.problem.ranks.part(plan.client_TM.shape[1])
         ahead = None
         if self.name == "cohort" and not compiled:
-            ahead = Ahead(self.problem, plan.client_TM.shape[1], _AHEAD, _AHEAD_BYTES_EAGER)
+            ahead = Ahead(self.problem, mine.stop - mine.start, _AHEAD, _AHEAD_BYTES_EAGER)
         losses = []
         for t in range(len(plan)):
             if ahead is not None and ahead.rounds and t % ahead.rounds == 0:
-                drawn = ahead.draw(here.client_TM[t : t + ahead.rounds], plan.first + t)
+                drawn = ahead.draw(here.client_TM[t : t + ahead.rounds, mine], plan.first + t)
             batches = ([batch.of(t % ahead.rounds) for batch in drawn],) if ahead is not None and ahead.rounds else ()
             if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
                 losses.append(

@@ -11,10 +11,12 @@ from selfsame.data import DATASETS, Federation, load
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.model import Model
 from selfsame.engine.plan import cohort_size
+from selfsame.engine.ranks import ALONE, Ranks
+from selfsame.engine.shards import check_shards
 from selfsame.engine.split import check_split, within_budget
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
-from selfsame.recipe import NetPart, Recipe
+from selfsame.recipe import NetPart, Recipe, to_toml
 from selfsame.streams import Stream
 
 
@@ -40,12 +42,16 @@ def _with_features(recipe: Recipe, federation: Federation) -> Recipe:
     return replace(recipe, net=replace(recipe.net, options={**recipe.net.options, "features": features}))
 
 
-def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
+def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE) -> Problem:
     """Load the data, build the network and the method, check that they fit together."""
     recipe = resolve(recipe)
     method = methods.make(recipe.method.name, recipe.method.options)
+    check_shards(method, recipe.run.shard_tables)
+    ranks.take_device(recipe.run)
     if federation is None:
-        federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
+        with ranks.in_turn():
+            federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
+    ranks.same("has data or a recipe", to_toml(recipe), federation.count_N, federation.class_of_N)
     recipe = _with_features(recipe, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
@@ -56,4 +62,4 @@ def prepare(recipe: Recipe, federation: Federation | None = None) -> Problem:
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
     machine = choose_machine(recipe.run)
     model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile)
-    return Problem.of(recipe, method, model, federation, world)
+    return Problem.of(recipe, method, model, federation, world, ranks)

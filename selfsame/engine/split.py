@@ -73,8 +73,12 @@ def privacy_spent(problem: Problem, state: State) -> str | None:
     if not isinstance(method, SplitLoss) or method.mechanism is None:
         return None
     mechanism, rounds = method.mechanism, int(state.server["taken"].max())
-    composed = composed_epsilon(mechanism, Exchange(problem.recipe.local.batch, problem.world.dim), rounds, split.delta)
-    words = f"epsilon {composed:.4g} at delta {split.delta:g} over the {rounds} rounds of the device with most"
+    exchange = Exchange(problem.recipe.local.batch, problem.world.dim)
+    try:
+        spent = f"epsilon {composed_epsilon(mechanism, exchange, rounds, split.delta):.4g}"
+    except SelfsameError as error:  # a run that has been trained is not lost for want of its accountant
+        spent = f"epsilon not known ({error})"
+    words = f"{spent} at delta {split.delta:g} over the {rounds} rounds of the device with most"
     if isinstance(mechanism, Laplace):
         words += f"; the paper's epsilon: {paper_epsilon(mechanism.drop, mechanism.clip, mechanism.scale):.4g}"
     return words + ". Noise from the seed of a simulation protects nobody"
@@ -110,19 +114,26 @@ def run_round(
     batches: Iterable[Batch] | None = None,
 ) -> Tensor:
     """One round on `state`, in place; returns the loss. All of `client_M` embed, those alive return a gradient."""
-    method, model, recipe = problem.method, problem.model, problem.recipe
+    method, model, recipe, ranks = problem.method, problem.model, problem.recipe, problem.ranks
     who = problem.cohort(client_M, alive_M)
+    mine = ranks.share(who)
+    ranks.begin_round()
     if batches is None:
-        batches = batches_of(problem, client_M, number)
+        batches = batches_of(problem, mine.client_M, number)
     (batch,) = batches
     emb_MBD, back = model.embed_and_back(state.theta_P, batch.x_MB)
-    reports = problem.stream("report", client_M, number)
-    stays, leaves = method.report({}, {}, who, emb_MBD, batch.mask_MB, reports)
-    method.wire.check_up(leaves, pick(state.own, client_M), stays)
+    reports = problem.stream("report", mine.client_M, number)
+    stays, leaves = method.report({}, {}, mine, emb_MBD, batch.mask_MB, reports)
+    method.wire.check_up(leaves, pick(state.own, mine.client_M), stays)
     # What is not finite is refused at the door: one loss sees everybody's embeddings.
     sound_M = batch.sound_M & finite_rows(leaves["embedding"])
     there_MB = batch.mask_MB * sound_M[:, None]
     sent_MBD = torch.where(over(sound_M, emb_MBD), leaves["embedding"], 0)
+    if ranks.active:
+        told = {"sound": sound_M, "mask": there_MB, "leaves.embedding": sent_MBD}
+        found = ranks.gather(told | {f"stays.{name}": value for name, value in stays.items()}, len(client_M))()
+        sound_M, there_MB, sent_MBD = found["sound"], found["mask"], found["leaves.embedding"]
+        stays = {name: found[f"stays.{name}"] for name in stays}
     loss, grad_MBD = _derive(problem, sent_MBD, there_MB, who, number)
     method.wire.check_down({"derivative": grad_MBD})
 
@@ -137,7 +148,10 @@ def run_round(
     for name, rows in stays.items():
         put_rows(state.own[name], client_M, rows, answered_M)
     pull_MBD = torch.where(over(answered_M, grad_MBD), grad_MBD * over(weight_M, grad_MBD), 0)
-    problem.tools.server_step(recipe.server, state.optim, state.theta_P, back(pull_MBD), lr, lr, server_lr)
+    pieces = back(ranks.rows(pull_MBD))
+    if ranks.active:
+        pieces = [ranks.add("network update", torch.cat([piece.to(model.dtype).reshape(-1) for piece in pieces]))()]
+    problem.tools.server_step(recipe.server, state.optim, state.theta_P, pieces, lr, lr, server_lr)
     return loss
 
 

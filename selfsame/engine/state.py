@@ -12,6 +12,7 @@ from selfsame.data.federation import Federation
 from selfsame.engine import server
 from selfsame.engine.batches import Batch, step_batch
 from selfsame.engine.model import Model
+from selfsame.engine.ranks import ALONE, Ranks
 from selfsame.engine.settle import Settled, settle
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.recipe import Recipe
@@ -53,14 +54,22 @@ class Problem:
     longest: int  # samples of the client with most
     tools: Tools
     zero_1: Tensor  # the server's own number among the clients
+    ranks: Ranks = ALONE
 
     @staticmethod
-    def of(recipe: Recipe, method: LocalLoss, model: Model, federation: Federation, world: World) -> Problem:
+    def of(
+        recipe: Recipe,
+        method: LocalLoss,
+        model: Model,
+        federation: Federation,
+        world: World,
+        ranks: Ranks = ALONE,
+    ) -> Problem:
         longest = int(federation.count_N.max())
         tools = Tools.of(method, model.compiled, federation.source.on_host)
         here = federation.to(model.device), world.to(model.device)
         zero_1 = torch.zeros(1, dtype=torch.int64, device=model.device)
-        return Problem(recipe, method, model, *here, longest, tools, zero_1)
+        return Problem(recipe, method, model, *here, longest, tools, zero_1, ranks)
 
     def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
         return Cohort(client_M, self.world.class_of_N[client_M], alive_M)
@@ -85,6 +94,7 @@ class State:
     alone_NP: Tensor | None  # a network for each client, for methods that are not federated
     refused: Tensor  # client updates dropped because they were not finite, counted
     present: int  # registered clients
+    rows: int = 0  # of the class table, where this process holds a block of it
     losses: list[float] = field(default_factory=list)
 
     def tensors(self) -> Fields:

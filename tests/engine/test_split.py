@@ -536,3 +536,14 @@ def test_a_budget_says_how_many_rounds_and_the_report_how_much_was_spent():
 def test_budgets_that_cannot_be_kept_are_refused(change, line):
     with pytest.raises(SelfsameError, match=line):
         start(from_mapping({**budget(epsilon=2.0), **change}))
+
+
+def test_a_trained_run_is_reported_without_its_accountant(monkeypatch):
+    run = carry_on(start(from_mapping(budget())))
+
+    def missing(*_):
+        raise SelfsameError("privacy: composition needs dp-accounting")
+
+    monkeypatch.setattr("selfsame.engine.split.composed_epsilon", missing)
+    said = view(run).facts["privacy"]
+    assert said.startswith("epsilon not known (privacy: composition needs dp-accounting) at delta")
