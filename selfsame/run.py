@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from selfsame import recipe as recipes
@@ -205,10 +204,7 @@ class Run:
         """The network alone, by name, with the recipe beside it: what a device is given."""
         if self.folder is None or not self.problem.method.federated:
             return
-        views = self.problem.model.layout.views(self.state.theta_P.detach())
-        tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
-        meta = {"format": "selfsame-model-1", "recipe": recipes.to_toml(self.recipe)}
-        checkpoint.write_atomically(self.folder / "model.safetensors", _sorted_header(save(tensors, metadata=meta)))
+        checkpoint.save_model(self.problem, self.state.theta_P, self.folder / "model.safetensors")
 
     @property
     def facts(self) -> dict[str, str]:
@@ -223,16 +219,6 @@ class Run:
             "seed": str(self.recipe.run.seed),
             "rounds": str(self.state.round),
         }
-
-
-def _sorted_header(file: bytes) -> bytes:
-    """The same safetensors file with its metadata in order: the library's order changes from call to call."""
-    end = 8 + int.from_bytes(file[:8], "little")
-    header = json.loads(file[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + file[end:]
 
 
 def _marks(problem: Problem) -> tuple[int, int]:

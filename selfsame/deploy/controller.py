@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,21 +20,33 @@ from selfsame.enclave.plan import Plan
 from selfsame.errors import SelfsameError
 
 _COMMAND = (sys.executable, "-m", "selfsame.enclave")
-_LONGEST_ANSWER = (1 << 32) - 1
+_LONGEST_FRAME = (1 << 32) - 1
 _NUMBER = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
 
 
-class Controller:
-    """An enclave's process and the way to it; with `record`, `seen` keeps every byte that passed."""
+class EnclaveEnded(SelfsameError):
+    """The enclave's process is gone, and with it every session: devices have to attest another."""
 
-    def __init__(self, plan: Plan, command: Sequence[str] = _COMMAND, record: bool = False) -> None:
+
+class Controller:
+    """An enclave's process and the way to it; with `record`, `seen` keeps every byte that passed.
+
+    With `limit`, a process that has started and does not answer within so many seconds is ended: no round waits for it
+    longer.
+    """
+
+    def __init__(
+        self, plan: Plan, command: Sequence[str] = _COMMAND, record: bool = False, limit: float | None = None
+    ) -> None:
         self.plan = plan
+        self.limit: float | None = None
         self.seen: list[bytes] | None = [] if record else None
         self._lock = threading.Lock()
         self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
             self._frame(plan.canonical())
+            self.limit = limit
         except Refused as refusal:
             self.close()
             raise SelfsameError(f"enclave: {refusal}") from refusal
@@ -59,6 +71,11 @@ class Controller:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
 
     def attest(self, nonce: bytes) -> bytes:
         """The enclave's key and its quote for one device's nonce."""
@@ -127,11 +144,26 @@ class Controller:
 
     def _exchange(self, body: bytes) -> bytes:
         assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            write_frame(self._process.stdin, body)
-            answer = read_frame(self._process.stdout, _LONGEST_ANSWER)
-        except (OSError, ValueError, struct.error) as error:
-            raise SelfsameError(f"enclave: its process has ended, or the frame is too long ({error})") from error
+        if len(body) > _LONGEST_FRAME:
+            raise SelfsameError(f"enclave: a frame of {len(body)} bytes is too long")
+        with self._within_limit():
+            try:
+                write_frame(self._process.stdin, body)
+                answer = read_frame(self._process.stdout, _LONGEST_FRAME)
+            except (OSError, ValueError) as error:
+                raise EnclaveEnded(f"enclave: its process has ended ({error})") from error
         if answer is None:
-            raise SelfsameError("enclave: its process has ended")
+            raise EnclaveEnded("enclave: its process has ended")
         return answer
+
+    @contextlib.contextmanager
+    def _within_limit(self) -> Iterator[None]:
+        if self.limit is None:
+            yield
+            return
+        watch = threading.Timer(self.limit, self._process.kill)
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.cancel()

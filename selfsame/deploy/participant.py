@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +31,45 @@ class Participant:
         self.attested: Attested | None = None
         self._collateral, self._now = collateral, now
         self._digest = plan.digest()
-        self._said: tuple[bytes, bytes, bytes] | None = None
+        self._said: tuple[bytes, bytes, bytes] | None = None  # the enclave's key, our hello, the secret in it
+        self._welcome: bytes | None = None
         self._channel: seal.Channel | None = None
+
+    def memory(self) -> dict[str, Any]:
+        """Everything of the session as JSON, the keys' secret included: for the device's own disk, 0600."""
+        channel = self._channel
+        return {
+            "nonce": self.nonce.hex(),
+            "said": [part.hex() for part in self._said or ()],
+            "welcome": (self._welcome or b"").hex(),
+            "counts": [channel.sent, channel.seen] if channel else [],
+            "attested": asdict(self.attested) if self.attested else {},
+        }
+
+    @staticmethod
+    def remembered(
+        plan: Plan, policy: Policy, memory: Mapping[str, Any], collateral: str | None = None, now: float | None = None
+    ) -> Participant:
+        """The session that `memory` wrote: its keys are derived again, its sequence numbers go on.
+
+        What was proved then must be accepted by the policy of today.
+        """
+        one = Participant(plan, policy, collateral, now)
+        one.nonce = bytes.fromhex(memory["nonce"])
+        if memory["attested"]:
+            found = memory["attested"]
+            one.attested = Attested(**(found | {"advisories": tuple(found["advisories"])}))
+            real = one.attested.measurement in policy.measurements and one.attested.status in policy.statuses
+            if not (policy.allow_simulated if one.attested.simulated else real):
+                raise SelfsameError(f"session: {one.attested}; the policy accepts it no longer")
+        if memory["said"]:
+            key, message, secret = (bytes.fromhex(part) for part in memory["said"])
+            one._said = key, message, secret
+        if memory["welcome"]:
+            one.welcome(bytes.fromhex(memory["welcome"]))
+            assert one._channel is not None
+            one._channel.sent, one._channel.seen = memory["counts"]
+        return one
 
     def hello(self, reply: bytes) -> bytes:
         """Check the enclave's key and quote; the message that opens the session."""
@@ -44,15 +84,20 @@ class Participant:
 
     def welcome(self, reply: bytes) -> int:
         """Take the enclave's welcome; the session's number."""
-        if self._said is None:
-            raise SelfsameError("welcome: it comes after a hello")
+        if self._said is None or self._channel is not None:
+            raise SelfsameError("welcome: it comes once, after a hello")
         key, message, secret = self._said
         try:
             self._channel = seal.welcomed(key, self._digest, message, secret, reply)
         except Refused as refusal:
             raise SelfsameError(f"welcome: {refusal}") from refusal
-        self._said = None
+        self._welcome = reply
         return self._channel.session
+
+    @property
+    def number(self) -> int:
+        """The session's number; 0 before it is open."""
+        return self._channel.session if self._channel else 0
 
     def embeddings(self, round: int, emb_BD: NDArray[np.floating]) -> bytes:
         """Step 4: a batch's embeddings, sealed."""

@@ -23,7 +23,7 @@ class Plan:
     loss: Mapping[str, Any]  # fields of selfsame.enclave.losses.Loss
     privacy: Mapping[str, Any]  # fields of selfsame.enclave.noise.Mechanism
     participants: int  # num_required of Algorithm 3: embeddings of so many before derivatives are computed
-    gradients: int  # gradients of so many before an aggregate leaves: num_required x rate_p
+    gradients: int  # no aggregate leaves with fewer: num_required x rate_p, or 3 where UC goes on without the others
     samples: int  # most samples of one participant in a round
     embedding_norm: float  # longest embedding that is taken
     gradient_norm: float  # longest gradient that is taken

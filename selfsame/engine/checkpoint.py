@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
-from selfsame.engine.state import State
+from selfsame.engine.state import Problem, State
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
+from selfsame.recipe import to_toml
 
 FORMAT = "selfsame-state-2"
 
@@ -94,3 +96,21 @@ def peek(path: Path) -> dict[str, int]:
         raise SelfsameError(f"{path}: no such file") from None
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise SelfsameError(f"{path}: damaged or not a checkpoint ({error})") from None
+
+
+def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
+    """The network alone, by name, with the recipe beside it: what a device is given."""
+    views = problem.model.layout.views(theta_P.detach())
+    tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
+    meta = {"format": "selfsame-model-1", "recipe": to_toml(problem.recipe)}
+    write_atomically(path, _sorted_header(save(tensors, metadata=meta)))
+
+
+def _sorted_header(file: bytes) -> bytes:
+    """The same safetensors file with its metadata in order: the library's order changes from call to call."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[end:]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,6 +51,38 @@ def client_update(
     return theta_P, stays, leaves, sum(losses) / len(losses)
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What reaches the server from one device."""
+
+    client: int
+    label: int  # its class
+    weight: float
+    theta_P: Tensor
+    leaves: Fields
+
+
+def take_answers(
+    problem: Problem, state: State, answers: Sequence[Answer], lr: Tensor, server_lr: Tensor, number: int
+) -> None:
+    """The server's half of a round, in place: the weighted mean of the networks, the reports, the optimiser's step."""
+    total = sum(answer.weight for answer in answers)
+    mean_P = torch.zeros_like(state.theta_P)
+    for answer in answers:
+        mean_P += answer.weight / total * answer.theta_P
+    device = state.theta_P.device
+    everyone = Cohort(
+        torch.tensor([answer.client for answer in answers], device=device),
+        torch.tensor([answer.label for answer in answers], device=device),
+        torch.ones(len(answers), dtype=torch.bool, device=device),
+    )
+    together = {name: torch.cat([answer.leaves[name] for answer in answers]) for name in answers[0].leaves}
+    weight_M = torch.tensor([answer.weight / total for answer in answers], dtype=state.theta_P.dtype, device=device)
+    problem.method.absorb(state.server, together, everyone, weight_M, lr, problem.server_stream("absorb", number))
+    if state.alone_NP is None:
+        server.step(problem.recipe.server, state.optim, state.theta_P, state.theta_P - mean_P, lr, server_lr)
+
+
 def run_round(
     problem: Problem, state: State, client_M: Tensor, alive_M: Tensor, lr: Tensor, server_lr: Tensor, number: int
 ) -> Tensor:
@@ -66,27 +100,15 @@ def run_round(
             state.refused += 1
             continue
         weight = float(problem.federation.count_N[client]) if recipe.cohort.weights == "samples" else 1.0
-        answers.append((who, theta, stays, leaves, weight, loss))
+        answers.append((Answer(client, int(who.class_M), weight, theta, leaves), stays, loss))
     if not answers:
         return state.theta_P.new_zeros(())
-
-    total = sum(answer[4] for answer in answers)
-    mean_P = torch.zeros_like(state.theta_P)
-    for who, theta, stays, _, weight, _ in answers:
-        mean_P += weight / total * theta
+    for answer, stays, _ in answers:
+        client_1 = torch.tensor([answer.client], device=client_M.device)
         for name, rows in stays.items():
-            put_rows(state.own[name], who.client_M, rows, who.alive_M)
+            put_rows(state.own[name], client_1, rows, alive_M.new_ones(1))
         if state.alone_NP is not None:
-            state.alone_NP[who.client_M] = theta
-
-    everyone = Cohort(
-        torch.cat([a[0].client_M for a in answers]),
-        torch.cat([a[0].class_M for a in answers]),
-        torch.cat([a[0].alive_M for a in answers]),
-    )
-    together = {name: torch.cat([a[3][name] for a in answers]) for name in answers[0][3]}
-    weight_M = torch.tensor([a[4] / total for a in answers], dtype=state.theta_P.dtype, device=state.theta_P.device)
-    method.absorb(state.server, together, everyone, weight_M, lr, problem.server_stream("absorb", number))
-    if state.alone_NP is None:
-        server.step(recipe.server, state.optim, state.theta_P, state.theta_P - mean_P, lr, server_lr)
-    return torch.tensor(sum(a[4] / total * a[5] for a in answers), dtype=state.theta_P.dtype)
+            state.alone_NP[client_1] = answer.theta_P
+    take_answers(problem, state, [answer for answer, *_ in answers], lr, server_lr, number)
+    total = sum(answer.weight for answer, *_ in answers)
+    return torch.tensor(sum(a.weight / total * loss for a, _, loss in answers), dtype=state.theta_P.dtype)

@@ -1,0 +1,269 @@
+"""Messages between server and devices: safetensors bytes in which nothing is believed until it is checked.
+
+A message is one safetensors file. Its tensors are the declared fields; its metadata is one JSON text with the kind, the
+round and everything else. Equal messages are equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+
+REASONS = (
+    "size",  # longer than any message of its kind, seen before anything is parsed
+    "form",  # not a whole safetensors file with our metadata
+    "kind",  # another kind of message than the one expected
+    "run",  # of another run
+    "round",  # of another round
+    "meta",  # a value beside the tensors is missing, unknown, of another type or out of range
+    "fields",  # not exactly the declared tensors
+    "dtype",
+    "shape",
+    "finite",  # NaN or infinity
+    "norm",  # a vector longer than its bound
+    "plan",  # not the plan that was agreed to at registration
+    "stale",  # a round that was answered already, or an older one
+    "not asked",  # nobody waits for an answer of this node
+    "not needed",  # enough answers were there, or it had answered before
+    "late",  # after the deadline
+    "full",  # no place is left for another device
+    "not ready",  # the device is not charging, or on a metered network, or in use
+    "samples",  # the device cannot read its samples
+    "failed",  # the device could not compute an answer
+)
+_FORMAT = "selfsame-message-1"
+_KEY = "selfsame"  # the one name in the file's metadata: several would stand in another order each time
+_HALF_TOP = 2.0**15  # half precision ends at 65504
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64, "BOOL": torch.bool}
+MOST_META = 1 << 18  # bytes of the header, with the JSON text in it
+
+Json = Any
+
+
+class Refused(Exception):
+    """A message that is not taken; the reason is one of `REASONS`, so that refusals can be counted."""
+
+    def __init__(self, reason: str) -> None:
+        assert reason in REASONS, reason
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Field:
+    """What a tensor must be. A size of -1 in the shape is any up to `most`."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    norm: float = math.inf  # of every row (along the last axis), measured from `about`
+    about: Tensor | None = None
+    half: bool = False  # travels in half precision, scaled
+    most: int = 0  # what -1 stands for at most
+
+    @property
+    def bytes(self) -> int:
+        """What it takes on the wire, at most."""
+        numbers = math.prod(self.most if size < 0 else size for size in self.shape)
+        return numbers * (2 if self.half else self.dtype.itemsize)
+
+    @property
+    def wire_dtype(self) -> torch.dtype:
+        return torch.float16 if self.half else self.dtype
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a message must be to be taken."""
+
+    kind: str
+    run: str | None = None  # None: any
+    round: int | None = None  # None: any from 0 on
+    meta: Mapping[str, type] = field(default_factory=dict)  # the values beside the tensors, by name and type
+    fields: Mapping[str, Field] = field(default_factory=dict)
+
+    @property
+    def most_bytes(self) -> int:
+        return 8 + MOST_META + sum(part.bytes for part in self.fields.values())
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that was taken."""
+
+    kind: str
+    run: str
+    round: int
+    meta: dict[str, Json]
+    fields: dict[str, Tensor]
+
+
+def encode(
+    kind: str, round: int, meta: Mapping[str, Json], fields: Mapping[str, Tensor], half: frozenset[str] = frozenset()
+) -> bytes:
+    """The message as bytes; `meta` holds the run's name under "run". Fields named in `half` travel in half precision.
+
+    These are scaled by a power of two to just below the largest number of that precision: an update of a network is far
+    smaller than one, where half precision has few digits or none.
+    """
+    tensors, scales = {}, {}
+    for name, value in fields.items():
+        if name in half:
+            scales[name] = _scale(value)
+            value = (value / scales[name]).to(torch.float16)
+        tensors[name] = value
+    text = json.dumps(
+        {"format": _FORMAT, "kind": kind, "round": round, "scales": scales, "meta": dict(meta)},
+        sort_keys=True,
+        separators=(",", ":"),
+        allow_nan=False,
+    )
+    if len(json.dumps(text)) + 160 * (len(tensors) + 1) > MOST_META:
+        raise SelfsameError(f"message {kind!r}: more than {MOST_META >> 10} KiB beside its tensors")
+    return save(unshared(tensors), metadata={_KEY: text})
+
+
+def unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, each with memory of its own: the file format knows no views."""
+    found: dict[str, Tensor] = {}
+    seen = set()
+    for name, value in tensors.items():
+        value = value.detach().to("cpu").contiguous()
+        if value.untyped_storage().data_ptr() in seen:
+            value = value.clone()
+        seen.add(value.untyped_storage().data_ptr())
+        found[name] = value
+    return found
+
+
+def _scale(value: Tensor) -> float:
+    """The power of two that brings the largest entry to between half of `_HALF_TOP` and all of it."""
+    top = float(value.abs().max()) if value.numel() else 0.0
+    if not 0 < top < math.inf:
+        return 1.0
+    return math.ldexp(1.0, math.frexp(top)[1]) / _HALF_TOP
+
+
+def decode(payload: bytes, *, expected: Spec) -> Message:
+    """The message, every part of it checked, cheap checks first; else `Refused`."""
+    if len(payload) > expected.most_bytes:
+        raise Refused("size")
+    said, header = _header(payload)
+    kind, round, scales, meta = _parts(said)
+    if kind != expected.kind:
+        raise Refused("kind")
+    run = meta.get("run")
+    if type(run) is not str or (expected.run is not None and run != expected.run):
+        raise Refused("run")
+    if round < 0 or (expected.round is not None and round != expected.round):
+        raise Refused("round")
+    _check_meta(meta, expected.meta)
+    _check_header(header, scales, expected.fields)
+    try:
+        tensors = load(payload)
+    except (SafetensorError, ValueError, TypeError, RuntimeError, OverflowError):
+        raise Refused("form") from None
+    if tensors.keys() != expected.fields.keys():  # the library read what we have read
+        raise Refused("form")
+    fields = {name: _checked(tensors[name], part, scales.get(name)) for name, part in expected.fields.items()}
+    return Message(kind, run, round, meta, fields)
+
+
+def glance(payload: bytes, most_bytes: int) -> tuple[str, int, dict[str, Json]]:
+    """(kind, round, values) as a message claims them, to know what to expect of it; `decode` checks them."""
+    if len(payload) > most_bytes:
+        raise Refused("size")
+    kind, round, _, meta = _parts(_header(payload)[0])
+    return kind, round, meta
+
+
+def _header(payload: bytes) -> tuple[Json, dict[str, Json]]:
+    """(our JSON, the tensors' descriptions) of a file whose tensors are not read yet."""
+    length = int.from_bytes(payload[:8], "little")
+    if len(payload) < 8 or length > min(MOST_META, len(payload) - 8):
+        raise Refused("form")
+    try:
+        header = json.loads(payload[8 : 8 + length], object_pairs_hook=_once, parse_constant=_no_constant)
+        metadata = header.pop("__metadata__")
+        if list(metadata) != [_KEY]:
+            raise Refused("form")
+        said = json.loads(metadata[_KEY], object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise Refused("form") from None
+    return said, header
+
+
+def _parts(said: Json) -> tuple[str, int, dict[str, float], dict[str, Json]]:
+    if type(said) is not dict or sorted(said) != ["format", "kind", "meta", "round", "scales"]:
+        raise Refused("form")
+    kind, round, scales, meta = said["kind"], said["round"], said["scales"], said["meta"]
+    if said["format"] != _FORMAT or type(kind) is not str or type(meta) is not dict or type(scales) is not dict:
+        raise Refused("form")
+    if type(round) is not int or abs(round) >= 2**53:
+        raise Refused("round")
+    return kind, round, scales, meta
+
+
+def _check_meta(meta: dict[str, Json], expected: Mapping[str, type]) -> None:
+    if meta.keys() - {"run"} != expected.keys():
+        raise Refused("meta")
+    for name, kind in expected.items():
+        if type(meta[name]) is not kind or (kind is int and abs(meta[name]) >= 2**53):
+            raise Refused("meta")
+
+
+def _check_header(header: dict[str, Json], scales: dict[str, float], fields: Mapping[str, Field]) -> None:
+    """Names, types and shapes as the file's header gives them, before any tensor is made."""
+    if header.keys() != fields.keys():
+        raise Refused("fields")
+    if scales.keys() != {name for name, part in fields.items() if part.half}:
+        raise Refused("dtype")
+    for name, part in fields.items():
+        if type(header[name]) is not dict:
+            raise Refused("form")
+        if _DTYPES.get(str(header[name].get("dtype"))) is not part.wire_dtype:
+            raise Refused("dtype")
+        shape = header[name].get("shape")
+        if type(shape) is not list or len(shape) != len(part.shape):
+            raise Refused("shape")
+        for got, want in zip(shape, part.shape, strict=True):
+            if type(got) is not int or not (0 <= got <= part.most if want < 0 else got == want):
+                raise Refused("shape")
+        if part.half and not (type(scales[name]) is float and 0 < scales[name] < math.inf):
+            raise Refused("finite")
+
+
+def _checked(value: Tensor, part: Field, scale: float | None) -> Tensor:
+    """The tensor in the type in which it is used, if it is finite and no longer than its bound."""
+    if part.half:
+        value = value.to(part.dtype) * (scale or 1.0)
+    if not value.is_floating_point():
+        return value
+    if not bool(torch.isfinite(value).all()):
+        raise Refused("finite")
+    if part.norm < math.inf and value.numel():
+        apart = value.double() if part.about is None else value.double() - part.about.double()
+        if not float(apart.norm(dim=-1).max()) <= part.norm:  # of a scalar, its size
+            raise Refused("norm")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no name stands twice: two readers could take different ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice")
+    return found
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a number")
