@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfsame import __version__
-from selfsame.commands import data, enrol, evaluate, export, privacy, recipe, train, verify
+from selfsame.commands import cluster, data, enrol, evaluate, export, privacy, recipe, train, verify
 from selfsame.errors import SelfsameError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app.command()(enrol.revoke)
 app.command()(verify.verify)
 app.command()(verify.users)
 app.command()(privacy.privacy)
+app.add_typer(cluster.app, name="cluster")
 
 
 def _version(asked: bool) -> None:

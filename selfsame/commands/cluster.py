@@ -1,0 +1,230 @@
+"""A federation of real processes on this machine, and keys for one on several."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings
+from selfsame.errors import SelfsameError
+
+if TYPE_CHECKING:
+    from selfsame.deploy.flower.terms import Serving
+    from selfsame.recipe import Recipe
+
+app = typer.Typer(
+    help="Run a federation of real processes over Flower: on this machine to try it, or make keys for several hosts.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_WELL = ("taken", "registered", "complete")  # what is counted and no reason to worry
+
+Hosts = Annotated[list[str], typer.Option("--host", help="Name or address by which devices reach the server.")]
+Devices = Annotated[list[str] | None, typer.Option("--node", help="Name of a device to make a key pair for.")]
+
+
+@app.command()
+def up(
+    nodes: Annotated[int, typer.Option(help="SuperNodes, each with the samples of one client.")] = 4,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Method; `selfsame methods` lists them.", show_default="fedhide, or the recipe's"),
+    ] = None,
+    data: Data = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds.", show_default="2, or the recipe's")] = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    wait: Annotated[float, typer.Option(help="Seconds until a round goes on without those who are silent.")] = 60.0,
+    half: Annotated[bool, typer.Option("--half", help="The network travels in half precision.")] = False,
+    seeded: Annotated[
+        bool, typer.Option("--seeded", help="Private draws from the seed, as in the simulator: to compare with it.")
+    ] = False,
+    recipe: Base = None,
+    out: Out = None,
+    quiet: Quiet = False,
+) -> None:
+    """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
+    from selfsame.commands.train import layers, new_folder, read_recipe
+    from selfsame.deploy.flower.terms import Serving
+    from selfsame.methods import method_class
+    from selfsame.run import vacant
+
+    _flower()
+    method = method or _named(recipe) or "fedhide"
+    few = 2 if recipe is None else None  # each takes seconds, and presets have hundreds
+    overrides = {"rounds": few if rounds is None else rounds, "seed": seed, "device": "cpu"}
+    tables = layers(method, data, None, recipe, overrides, settings)
+    made = read_recipe(tables)
+    if not method_class(method).federated:
+        raise SelfsameError(f"{method}: trains on each device alone; there is nothing to send")
+    _fits(made, nodes)
+    made = replace(made, cohort=replace(made.cohort, size=min(made.cohort.size or nodes, nodes)))
+    folder = out or new_folder(f"cluster-{method}-{made.data.name}")
+    vacant(folder)
+    transport = "half" if half else "exact"
+    serving = Serving(
+        nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport, seeded=seeded
+    )
+    _lay_out(folder, made, serving)
+    _watch(folder, made, serving, quiet)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")], quiet: Quiet = False) -> None:
+    """Go on with a cluster's run after its last complete round, with the same keys and the devices' own state."""
+    from selfsame import recipe as recipes
+    from selfsame.deploy.flower.terms import FILE, Serving
+
+    _flower()
+    if not (folder / "server" / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: not a cluster's folder (no server/recipe.toml in it)")
+    made = recipes.from_mapping(recipes.read_toml(folder / "server" / "recipe.toml"))
+    _watch(folder, made, Serving.read(folder / "server" / FILE), quiet)
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Folder for the files; nothing in it is written over.")],
+    host: Hosts,
+    node: Devices = None,
+) -> None:
+    """Make the certificates of a server and a key pair for each device; says which file goes where."""
+    from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
+
+    if not (folder / "ca.pem").is_file():
+        make_server(folder, host)
+        typer.echo(f"{folder}/ca.pem      to every device, to whoever registers keys, and to the server")
+        typer.echo(f"{folder}/server.pem  to the server, with server.key")
+        typer.echo(f"{folder}/ca.key      off line: it signs further server certificates and nothing else needs it")
+    for name in node or ():
+        make_node(folder, name)
+        public = folder / f"{name}.pub"
+        typer.echo(f"{folder}/{name}.key  to that device alone; {name}.pub is registered ({read_fingerprint(public)})")
+
+
+@app.command()
+def guard(
+    folder: Annotated[Path, typer.Argument(help="Folder for the commands, to be put first on the path.")],
+) -> None:
+    """Write the commands with which a SuperNode or SuperLink runs selfsame's app and no other."""
+    from selfsame.deploy.flower.guard import write_guard
+
+    _flower()
+    typer.echo(f'PATH="{write_guard(folder.resolve())}:$PATH" flower-supernode ...')
+
+
+@app.command()
+def bundle(folder: Annotated[Path, typer.Argument(help="Folder in which selfsame-app is written.")]) -> None:
+    """Write the app that `flwr run` submits."""
+    from selfsame.deploy.flower.bundle import write_bundle
+
+    typer.echo(str(write_bundle(folder)))
+
+
+def _flower() -> None:
+    from importlib.util import find_spec
+
+    from selfsame.deploy.flower.cluster import MISSING
+
+    if find_spec("flwr") is None:
+        raise SelfsameError(MISSING)
+
+
+def _named(recipe: Path | None) -> str:
+    """The method that a recipe file names."""
+    from selfsame.recipe import read_toml
+
+    part = {} if recipe is None else read_toml(recipe).get("method", {})
+    return str(part.get("name", "")) if isinstance(part, dict) else ""
+
+
+def _fits(recipe: Recipe, nodes: int) -> None:
+    """Whether the nodes' samples can be named without files."""
+    from selfsame.data import DATASETS, load
+
+    if DATASETS[recipe.data.name].needs_path:
+        free = ", ".join(name for name, entry in DATASETS.items() if not entry.needs_path)
+        raise SelfsameError(f"cluster up: {recipe.data.name} lies in files; here every node makes its own: {free}")
+    most = load(recipe.data.name, None, **recipe.data.options).clients
+    if not 2 <= nodes <= most:
+        raise SelfsameError(f"--nodes {nodes}: expected 2 to {most}, the clients of {recipe.data.name}")
+
+
+def _lay_out(folder: Path, recipe: Recipe, serving: Serving) -> None:
+    from selfsame import recipe as recipes
+    from selfsame.deploy.flower.keys import private_folder
+    from selfsame.deploy.flower.terms import FILE
+
+    place = private_folder(folder) / "server"
+    place.mkdir()
+    (place / "recipe.toml").write_text(recipes.to_toml(recipe), encoding="utf-8")
+    serving.write(place / FILE)
+
+
+def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
+    """Everything up, a bar while rounds go by, everything down, the table."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from selfsame.deploy.flower.cluster import Cluster
+    from selfsame.deploy.flower.watch import Watch
+
+    samples = [f"{recipe.data.name}:{number}" for number in range(serving.nodes)]
+    columns = (
+        TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}"),
+    )  # fmt: skip
+    extra: dict[str, str | bool] = {"simulated-enclave": True, **({"simulate": True} if serving.seeded else {})}
+    try:
+        with _terminated(), Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+            task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
+            with Cluster(folder, samples, extra) as cluster:
+                watch = Watch(cluster, folder / "server", recipe.run.rounds)
+                for state in watch.run():
+                    bar.update(task, completed=state.round, now=state.now)
+                bar.update(task, now="taking it down")
+    except KeyboardInterrupt:
+        print(f"selfsame: stopped; `selfsame cluster resume {folder}` goes on after the last round", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _table(watch.records(), folder)
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """SIGTERM ends as Ctrl-C does, with everything taken down."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _table(records: list[dict[str, Any]], folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("round", "seconds", "asked", "taken", "refused or lost", "KB down", "KB up", title="rounds")
+    for record in records:
+        if "taken" not in record:
+            continue
+        told = [f"{name} {count}" for name, count in record["counts"].items() if name not in _WELL]
+        table.add_row(
+            str(record["round"]), f"{record['seconds']:.1f}", str(record["asked"]), str(record["taken"]),
+            ", ".join(told) or "0", f"{record['down'] / 1e3:,.1f}", f"{record['up'] / 1e3:,.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"folder: {folder}", markup=False, highlight=False)

@@ -1,0 +1,79 @@
+"""Flower's ClientApp: a message's bytes in, the device's bytes out.
+
+What is private is found by the node's key, whose public half the node's configuration names; Flower's own memory of a
+node is not used, for a reply may leave before that is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from selfsame.deploy.codec import Refused, glance
+from selfsame.deploy.flower.envelope import unwrap, wrap
+from selfsame.deploy.flower.keys import private_folder, read_fingerprint
+from selfsame.errors import SelfsameError
+
+KNOWN = (
+    "samples", "state", "key", "conditions", "owner", "simulate", "agreed",
+    "measurements", "statuses", "collateral", "simulated-enclave",
+)  # fmt: skip
+
+app = ClientApp()
+
+
+def train(message: Message, context: Context) -> Message:
+    """Whatever is asked for; the device looks into the message itself."""
+    payload = unwrap(message)
+    if payload is None:
+        raise SelfsameError("message: not one of selfsame's")
+    return Message(wrap(open_device(context.node_config, is_split(payload)).reply(payload)), reply_to=message)
+
+
+app.train()(train)
+
+
+def is_split(payload: bytes) -> bool:
+    """Whether a message belongs to split rounds; what is neither is refused by the device that gets it."""
+    try:
+        kind, _, said = glance(payload, len(payload))
+    except Refused:
+        return False
+    return kind in ("embed", "derive") or (kind == "register" and "attested" in said)
+
+
+def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
+    """The device that a node's configuration describes, with the state that belongs to its key."""
+    unknown = sorted(set(config) - set(KNOWN))
+    if unknown:
+        raise SelfsameError(f"node configuration: unknown {', '.join(unknown)}; it knows {', '.join(KNOWN)}")
+    missing = [name for name in ("samples", "state", "key") if not config.get(name)]
+    if missing:
+        raise SelfsameError(f"node configuration: {', '.join(missing)} missing")
+    folder = private_folder(Path(str(config["state"]))) / read_fingerprint(Path(str(config["key"])))
+    common: dict[str, Any] = {
+        "conditions": Path(str(config["conditions"])) if config.get("conditions") else None,
+        "simulate": config.get("simulate", False) is True,
+        "agreed": str(config["agreed"]) if config.get("agreed") else None,
+    }
+    if not split:
+        from selfsame.deploy.device import Device
+
+        return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), **common)
+    from selfsame.deploy.split_device import SplitDevice
+
+    collateral = Path(str(config["collateral"])).read_text(encoding="utf-8") if config.get("collateral") else None
+    return SplitDevice(folder, str(config["samples"]), policy=_policy(config), collateral=collateral, **common)
+
+
+def _policy(config: Mapping[str, Any]) -> Any:
+    """Which enclaves the device trusts: none, unless its configuration says so."""
+    from selfsame.deploy.attest import Policy
+
+    statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
+    measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))
+    return Policy(measurements, statuses, config.get("simulated-enclave", False) is True)

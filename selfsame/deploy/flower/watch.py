@@ -1,0 +1,105 @@
+"""Sees a cluster's run through: starts it, says how far it is, and starts again what has died."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfsame.deploy.flower.cluster import Cluster
+from selfsame.deploy.flower.terms import LOCK, ROUNDS, TROUBLE, read_records
+from selfsame.errors import SelfsameError
+
+_PAUSE = 0.3
+_BEGIN = 180.0  # seconds in which a submitted run must begin
+_AGAIN = 3  # starts without a round between them before the run is given up
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far the run is."""
+
+    round: int
+    now: str
+
+
+class Watch:
+    """One run of a cluster, in the server's folder."""
+
+    def __init__(self, cluster: Cluster, folder: Path, rounds: int) -> None:
+        self.cluster, self.folder, self.rounds = cluster, folder.resolve(), rounds
+
+    def run(self) -> Iterator[Seen]:
+        """Start everything and yield now and then until the last round; raises where it cannot go on."""
+        yield Seen(self.round, "starting SuperLink and SuperNodes")
+        if self.round < self.rounds:
+            self.cluster.start()
+        tries, reached = 0, self.round
+        while self.round < self.rounds:
+            if self.round > reached:
+                tries, reached = 0, self.round
+            if tries == _AGAIN:
+                raise SelfsameError(f"the run stopped {tries} times in round {self.round + 1}: {self.trouble()}")
+            tries += 1
+            link = self.cluster.superlink
+            if link is None or link.poll() is not None:
+                yield Seen(self.round, "starting the SuperLink again")
+                self.cluster.start_superlink()
+            yield Seen(self.round, "submitting the run")
+            try:
+                self.cluster.submit(folder=str(self.folder))
+            except SelfsameError:
+                if self.cluster.healthy():
+                    raise
+                continue
+            yield from self._follow()
+
+    def _follow(self) -> Iterator[Seen]:
+        """Until the ServerApp has ended, one way or the other."""
+        until, begun = time.monotonic() + _BEGIN, False
+        while True:
+            self.cluster.tend()
+            at_work = self.at_work()
+            begun |= at_work
+            yield Seen(self.round, self._describe() if begun else "starting the ServerApp")
+            if not at_work and (begun or time.monotonic() > until or self.round >= self.rounds):
+                return
+            link = self.cluster.superlink
+            if link is None or link.poll() is not None:
+                return
+            time.sleep(_PAUSE)
+
+    def at_work(self) -> bool:
+        """Whether a ServerApp holds the folder's lock."""
+        with (self.folder / LOCK).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+            return False
+
+    @property
+    def round(self) -> int:
+        """Complete rounds."""
+        found = self.records()
+        return found[-1]["round"] if found else 0
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the server has written of each round."""
+        return read_records(self.folder / ROUNDS)
+
+    def trouble(self) -> str:
+        """What the last ServerApp said when it stopped."""
+        path = self.folder / TROUBLE
+        text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        return text.splitlines()[0] if text else f"see {self.cluster.log('superlink')}"
+
+    def _describe(self) -> str:
+        found = self.records()
+        last = found[-1] if found else {}
+        if "taken" not in last:
+            return "registering"
+        return f"{last['taken']} of {last['asked']} in {last['seconds']:.1f} s"
