@@ -105,8 +105,7 @@ class Bench:
         self.method, self.federation = run.problem.method, run.problem.federation
         self.world: World = smaller_world(run.problem.world, run.state.present)
         self.alone = run.state.alone_NP is not None
-        head = run.problem.model.head_views(run.state.theta_P)
-        self.truth_RD = self.method.truth(run.state.own, run.state.server, head).detach()
+        self.truth_RD = run.truth().detach()
         self.unseen_label, self._unseen_person = np.unique(self.federation.unseen.y.cpu().numpy(), return_inverse=True)
 
     def rng(self, purpose: str) -> np.random.Generator:
@@ -230,6 +229,8 @@ def assess(run: Run, trials: int = 200_000, bootstrap: int = 1000, seed: int = 0
     for option, value, least in (("--trials", trials, 2), ("--bootstrap", bootstrap, 0)):
         if value < least:
             raise SelfsameError(f"{option}: must be at least {least}, got {value}")
+    if run.problem.federation.empty:
+        raise SelfsameError(f"{run.folder}: the server has no samples to measure with; name the data set with --path")
     tell = tick or (lambda _: None)
     bench = Bench(run, seed)
     found: list[Plain] = []
@@ -257,6 +258,8 @@ def assess(run: Run, trials: int = 200_000, bootstrap: int = 1000, seed: int = 0
     tell("FDML accuracy")
     ended = run.state.round >= run.recipe.run.rounds
     notes = [] if ended else [f"the run is at round {run.state.round:,} of {run.recipe.run.rounds:,}"]
+    if run.enrolled is not None:
+        notes.append("a run on devices: templates of the data's own clients stand in for the vectors that stayed there")
     if isinstance(run.problem.federation.test, MultiLabelled):
         notes.append("samples have several labels: as verification trials, all but one of them count as other people")
     return {

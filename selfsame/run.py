@@ -17,6 +17,7 @@ from selfsame import recipe as recipes
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import audit_updates, bias_updates
 from selfsame.data import Federation, Samples
+from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.data.xc import MultiLabelled
 from selfsame.engine import checkpoint, shards
 from selfsame.engine.batches import steps_a_round
@@ -37,6 +38,7 @@ from selfsame.verify.scores import roc
 _PLAN = 2048  # rounds planned at a time
 _LOOKS = 10  # evaluations of a run, and checkpoints
 _EVALUATION = 0.05  # of the work that evaluations may take
+_ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
@@ -57,6 +59,7 @@ class Run:
     curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     leakage: Leakage | None = None
     diverged: bool = False
+    enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices
 
     @property
     def recipe(self) -> Recipe:
@@ -89,12 +92,19 @@ class Run:
             emb_SKD = model.embed_eager(theta, x.flatten(0, 1)).unflatten(0, x.shape[:2])
             return self.problem.method.place(emb_SKD).mean(1)
 
+    def truth(self) -> Tensor:
+        """The vectors that stand for the clients or classes, (R, D)."""
+        if self.enrolled is not None:
+            return self.enrolled
+        return self.problem.method.truth(
+            self.state.own, self.state.server, self.problem.model.head_views(self.state.theta_P)
+        )
+
     def evaluate(self, curves: bool = False) -> Evaluation:
         """The figures of this moment."""
         problem, state = self.problem, self.state
         federation, method = problem.federation, problem.method
-        head = problem.model.head_views(state.theta_P)
-        truth = method.truth(state.own, state.server, head)
+        truth = self.truth()
         world = smaller_world(problem.world, state.present)
         seen = federation.test
         if world.classes < problem.world.classes:
@@ -135,7 +145,7 @@ class Run:
         problem, state = self.problem, self.state
         if not all(bool(torch.isfinite(value).all()) for value in state.tensors().values()):
             return False
-        truth = problem.method.truth(state.own, state.server, problem.model.head_views(state.theta_P))[:_FEW]
+        truth = self.truth()[:_FEW]
         few = torch.cat([problem.federation.test.x[:_FEW], problem.federation.unseen.x[:_FEW]])
         for client in (None,) if state.alone_NP is None else range(state.present):
             emb = self.embed(few, client)
@@ -304,6 +314,8 @@ def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = 
     tables = recipes.read_toml(folder / "recipe.toml") if ranks.first else {}
     if ranks.active:
         tables = tomllib.loads(ranks.hear(recipes.to_toml(recipes.from_mapping(tables))))
+    if (folder / SAMPLES).is_file():
+        raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
     recipe = recipes.from_mapping(tables)
     problem = prepare(recipe, federation, ranks)
     saved = folder / "checkpoint" / "state.safetensors"
@@ -331,7 +343,8 @@ def open_run(folder: Path, path: Path | None = None, device: str | None = None, 
         raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
     recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
     saved = folder / "checkpoint" / "state.safetensors"
-    if not saved.is_file():
+    served = (folder / SAMPLES).is_file()
+    if not served and not saved.is_file():
         raise SelfsameError(f"{folder}: has no checkpoint yet; train it with `selfsame resume {folder}`")
     part = replace(
         recipe.run,
@@ -340,6 +353,8 @@ def open_run(folder: Path, path: Path | None = None, device: str | None = None, 
         precision=precision or recipe.run.precision,
     )
     data = recipe.data if path is None else replace(recipe.data, path=str(path))
+    if served:
+        return _open_served(replace(recipe, run=part, data=data), folder)
     problem = prepare(replace(recipe, run=part, data=data))
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
@@ -347,6 +362,52 @@ def open_run(folder: Path, path: Path | None = None, device: str | None = None, 
     state = begin(problem, present)
     checkpoint.load_state(state, saved)
     return Run(problem, state, folder)
+
+
+def _open_served(recipe: Recipe, folder: Path) -> Run:
+    """The network of a run on devices, where the owners' vectors have stayed.
+
+    In their place stand templates that the data's own clients would enrol. Without the data set there is the network.
+    """
+    try:
+        problem = prepare(recipe)
+    except SelfsameError:
+        if recipe.data.path:
+            raise
+        problem = prepare(recipe, read_samples(folder / SAMPLES))
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        raise SelfsameError(f"{folder}: the run on devices has not ended; its network is written at the end")
+    saved = folder / "checkpoint" / "state.safetensors"
+    state = begin(problem, checkpoint.peek(saved)["present"] if saved.is_file() else None)
+    tensors, _ = checkpoint.read_tensors(file)
+    views = problem.model.layout.views(state.theta_P)
+    if {name: value.shape for name, value in tensors.items()} != {name: value.shape for name, value in views.items()}:
+        raise SelfsameError(f"{file}: does not fit the recipe beside it")
+    for name, value in views.items():
+        value.copy_(tensors[name])
+    state.round = recipe.run.rounds
+    run = Run(problem, state, folder)
+    run.enrolled = _enrolled(run)
+    return run
+
+
+def _enrolled(run: Run) -> Tensor:
+    """What clients, or the clients of a class, would enrol with some of their own samples; zeros without samples."""
+    problem, federation = run.problem, run.problem.federation
+    clients = run.state.present
+    row_N = torch.arange(clients) if problem.method.row == "client" else problem.world.class_of_N[:clients].cpu()
+    parts: dict[int, list[Tensor]] = {}
+    out_RD = run.state.theta_P.new_zeros(int(row_N.max()) + 1, problem.world.dim)
+    if federation.empty:
+        return out_RD
+    for client, row in enumerate(row_N.tolist()):
+        index_1B = torch.arange(min(_ENROLLED, int(federation.count_N[client])), device=federation.count_N.device)[None]
+        raw = federation.source.rows(torch.tensor([client], device=index_1B.device), index_1B)[0]
+        parts.setdefault(row, []).append(run.embed(raw))
+    for row, found in parts.items():
+        out_RD[row] = problem.method.template(torch.cat(found))
+    return out_RD
 
 
 def _lines(path: Path) -> list[Record]:

@@ -228,3 +228,8 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
         )  # fmt: skip
     console.print(table)
     console.print(f"folder: {folder}", markup=False, highlight=False)
+    run = folder / "server" / "run"
+    if (run / "model.safetensors").is_file():
+        console.print(
+            f"next: selfsame evaluate {run}; selfsame export {run}", markup=False, highlight=False, soft_wrap=True
+        )

@@ -195,7 +195,9 @@ def client_vector(folder: Path, client: int, opened: Embedder, raw: Sequence[NDA
     few = raw[:_COMPARED]
     if not same or sum(_apart(run, client, opened, sample) for sample in few) > _NEAR * len(few):
         raise SelfsameError(f"{folder}: the model is not of this run, or not of this client")
-    truth_RD = problem.method.truth(state.own, state.server, problem.model.head_views(state.theta_P))
+    if run.enrolled is not None:
+        raise SelfsameError(f"{folder}: a run on devices; its clients' vectors are there and nowhere else")
+    truth_RD = run.truth()
     row = client if problem.method.row == "client" else int(problem.world.class_of_N[client])
     vector: NDArray[np.float32] = truth_RD[row].detach().cpu().float().numpy()
     return vector

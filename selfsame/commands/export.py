@@ -124,9 +124,22 @@ def _real_samples(run: Run, number: int) -> Any:
     for x in sets:
         keep = torch.linspace(0, len(x) - 1, min(len(x), -(-number // len(sets)))).long()
         parts.append(x[keep])
+    if federation.empty:
+        return _noise(federation.shape, federation.test.x[:0].dtype, number)
     if not parts:
         raise SelfsameError(f"{federation.name}: no test samples to check an export with")
     return torch.cat([part.reshape(-1, *part.shape[-len(federation.shape) :]) for part in parts])[:number]
+
+
+def _noise(shape: tuple[int, ...], dtype: Any, number: int) -> Any:
+    """Raw samples of noise, where there are no others to check with."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    if dtype.is_floating_point:
+        return torch.randn(number, *shape, generator=generator, dtype=dtype)
+    kind = torch.iinfo(dtype)
+    return torch.randint(kind.min, kind.max + 1, (number, *shape), generator=generator, dtype=dtype)
 
 
 def _measured(run: Run, name: str, data: bytes, raw: Raw, wanted: Raw, client: int | None) -> Variant:
@@ -166,13 +179,13 @@ def _rates(run: Run, embedder: Embedder | None, client: int | None) -> tuple[flo
                 return emb
             return self.problem.method.place(emb.unflatten(0, raw.shape[:2])).mean(1)
 
-    through = Through(run.problem, run.state)
+    through = Through(run.problem, run.state, enrolled=run.enrolled)
     if client is None:
         figures = through.evaluate().figures
         return figures.get("eer_seen"), figures.get("eer")
-    problem, state = run.problem, run.state
+    problem = run.problem
     test, own_class = problem.federation.test, int(problem.world.class_of_N[client])
-    truth_ND = problem.method.truth(state.own, state.server, problem.model.head_views(state.theta_P))
+    truth_ND = run.truth()
     emb = torch.cat([through.embed(part, client) for part in test.x.split(1024)])
     score_S = problem.method.score(emb, truth_ND[client : client + 1])[:, 0]
     own_S = test.y == own_class

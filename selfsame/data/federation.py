@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -162,6 +164,11 @@ class Federation:
         return len(self.class_of_N)
 
     @property
+    def empty(self) -> bool:
+        """Whether it only says what samples look like (`without_samples`)."""
+        return isinstance(self.source, Held) and not len(self.source.x)
+
+    @property
     def classes(self) -> int:
         return int(self.class_of_N.max()) + 1 if len(self.class_of_N) else 0
 
@@ -234,3 +241,49 @@ def from_classes(
         notes=notes,
         class_names=class_names,
     )
+
+
+SAMPLES = "samples.json"  # in the folder of a run on devices
+RAW = {"uint8": torch.uint8, "int16": torch.int16, "float32": torch.float32}  # how samples come, by name
+
+
+def without_samples(
+    shape: tuple[int, ...],
+    raw: str,
+    clients: int,
+    classes: int,
+    mean: tuple[float, ...] = (0.0,),
+    std: tuple[float, ...] = (1.0,),
+) -> Federation:
+    """A federation as a server knows it that has no data of its own."""
+    if raw not in RAW:
+        raise SelfsameError(f"samples: {raw!r} is not one of {', '.join(RAW)}")
+    if not (clients >= 1 and 1 <= classes <= clients):
+        raise SelfsameError(f"clients: needs at least 1, and 1 to {clients} classes, got {clients} and {classes}")
+    class_of_N = torch.arange(clients).clamp(max=classes - 1)
+    none = Samples.none(shape, RAW[raw])
+    source = Held(torch.empty(0, *shape, dtype=RAW[raw]), torch.zeros(clients, dtype=torch.int64))
+    count_N = torch.ones(clients, dtype=torch.int64)
+    return Federation("devices", shape, class_of_N, count_N, source, none, none, mean, std)
+
+
+def written_samples(federation: Federation, raw: str) -> dict[str, Any]:
+    """The arguments of `without_samples` for this federation, as JSON takes them."""
+    return {
+        "shape": list(federation.shape),
+        "raw": raw,
+        "clients": federation.clients,
+        "classes": federation.classes,
+        "mean": list(federation.mean),
+        "std": list(federation.std),
+    }
+
+
+def read_samples(path: Path) -> Federation:
+    """What `written_samples` left in a file."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        tuples = {name: tuple(given[name]) for name in ("shape", "mean", "std")}
+        return without_samples(**{**given, **tuples})
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:
+        raise SelfsameError(f"{path}: damaged, or not of this version ({error})") from None

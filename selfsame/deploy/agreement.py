@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from selfsame import methods, nets
 from selfsame import recipe as recipes
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
+from selfsame.data.federation import RAW as RAW
+from selfsame.data.federation import SAMPLES, Federation, written_samples
+from selfsame.engine.checkpoint import write_atomically
 from selfsame.engine.model import Model
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
@@ -26,7 +30,6 @@ from selfsame.streams import Stream
 
 _FORMAT = "selfsame-agreement-1"
 TRANSPORTS = ("exact", "half")  # how the network travels; everything else travels as it is
-RAW = {"uint8": torch.uint8, "int16": torch.int16, "float32": torch.float32}
 DTYPE = {"float32": torch.float32, "float64": torch.float64}
 _MOST = 2**24  # clients, classes, numbers along an axis: a device makes tables of such sizes
 _PARTS = ("method", "data", "net", "run", "local", "augment")
@@ -170,3 +173,8 @@ def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:
     run = recipes.RunPart(rounds=recipe.run.rounds, seed=recipe.run.seed if seeded else 0, device="cpu")
     data = replace(recipe.data, path="")
     return Recipe(recipe.method, data, recipe.net, run, local=recipe.local, augment=recipe.augment)
+
+
+def write_samples(folder: Path, federation: Federation, raw: str) -> None:
+    """What samples look like, beside the recipe: enough to read the run's network again where there are none."""
+    write_atomically(folder / SAMPLES, json.dumps(written_samples(federation, raw)).encode())

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from selfsame import recipe as recipes
-from selfsame.data import Federation, Held, Samples
-from selfsame.deploy.agreement import RAW, Agreement
+from selfsame.data import Federation
+from selfsame.data.federation import without_samples as without_samples
+from selfsame.deploy.agreement import Agreement, write_samples
 from selfsame.deploy.codec import REASONS, Field, Refused, Spec, decode, encode, glance
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.schedule import Conditions, Registry, Round, Terms, Verdict
@@ -511,6 +512,7 @@ class Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         text = recipes.to_toml(self.problem.recipe)
         checkpoint.write_atomically(self.folder / "recipe.toml", text.encode())
+        write_samples(self.folder, self.problem.federation, self.agreement.raw)
         self._save_nodes()
 
     def _save_nodes(self) -> None:
@@ -558,23 +560,3 @@ def absorb_answers(problem: Problem, state: State, answers: Sequence[Answer]) ->
         for part in (recipe.local, recipe.server)
     )
     take_answers(problem, state, sorted(answers, key=lambda answer: answer.client), lr, server_lr, number)
-
-
-def without_samples(
-    shape: tuple[int, ...],
-    raw: str,
-    clients: int,
-    classes: int,
-    mean: tuple[float, ...] = (0.0,),
-    std: tuple[float, ...] = (1.0,),
-) -> Federation:
-    """A federation as a server knows it that has no data of its own."""
-    if raw not in RAW:
-        raise SelfsameError(f"samples: {raw!r} is not one of {', '.join(RAW)}")
-    if not (clients >= 1 and 1 <= classes <= clients):
-        raise SelfsameError(f"clients: needs at least 1, and 1 to {clients} classes, got {clients} and {classes}")
-    class_of_N = torch.arange(clients).clamp(max=classes - 1)
-    none = Samples.none(shape, RAW[raw])
-    source = Held(torch.empty(0, *shape, dtype=RAW[raw]), torch.zeros(clients, dtype=torch.int64))
-    count_N = torch.ones(clients, dtype=torch.int64)
-    return Federation("devices", shape, class_of_N, count_N, source, none, none, mean, std)

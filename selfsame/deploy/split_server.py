@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from selfsame.data import Federation
+from selfsame.deploy.agreement import write_samples
 from selfsame.deploy.codec import Message, Spec, decode, encode, glance
 from selfsame.deploy.codec import Refused as Untaken
 from selfsame.deploy.controller import Controller, EnclaveEnded
@@ -120,6 +121,7 @@ class SplitServer:
         else:
             folder.mkdir(parents=True, exist_ok=True)
             checkpoint.write_atomically(folder / "recipe.toml", to_toml(self.problem.recipe).encode())
+            write_samples(folder, self.problem.federation, self.agreement.raw)
             self._save()
 
     def __enter__(self) -> SplitServer:

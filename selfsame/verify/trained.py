@@ -120,8 +120,8 @@ def shortest(net: nn.Module) -> int | None:
 
 def raw_dtype(federation: Federation) -> str:
     """The type of the federation's raw samples."""
-    first = torch.zeros(1, dtype=torch.int64)
-    name = str(federation.source.rows(first, first[None]).dtype).removeprefix("torch.")
+    none = torch.zeros(1, 0, dtype=torch.int64)
+    name = str(federation.source.rows(none.new_zeros(1), none).dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise SelfsameError(f"{federation.name}: samples are {name}; a model takes {', '.join(DTYPES)}")
     return name
