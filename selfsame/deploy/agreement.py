@@ -127,8 +127,7 @@ class Agreement:
     @cached_property
     def digest(self) -> str:
         """What both sides call these terms by."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     @property
     def method(self) -> LocalLoss:
@@ -173,6 +172,12 @@ def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:
     run = recipes.RunPart(rounds=recipe.run.rounds, seed=recipe.run.seed if seeded else 0, device="cpu")
     data = replace(recipe.data, path="")
     return Recipe(recipe.method, data, recipe.net, run, local=recipe.local, augment=recipe.augment)
+
+
+def digest_of(terms: Any) -> str:
+    """A hash by which both sides call what can be written as JSON."""
+    text = json.dumps(terms, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_samples(folder: Path, federation: Federation, raw: str) -> None:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
+from selfsame.strict import read_json
 
 REASONS = (
     "size",  # longer than any message of its kind, seen before anything is parsed
@@ -192,11 +193,11 @@ def _header(payload: bytes) -> tuple[Json, dict[str, Json]]:
     if len(payload) < 8 or length > min(MOST_META, len(payload) - 8):
         raise Refused("form")
     try:
-        header = json.loads(payload[8 : 8 + length], object_pairs_hook=_once, parse_constant=_no_constant)
+        header = read_json(payload[8 : 8 + length])
         metadata = header.pop("__metadata__")
         if list(metadata) != [_KEY]:
             raise Refused("form")
-        said = json.loads(metadata[_KEY], object_pairs_hook=_once, parse_constant=_no_constant)
+        said = read_json(metadata[_KEY])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Refused("form") from None
     return said, header
@@ -255,15 +256,3 @@ def _checked(value: Tensor, part: Field, scale: float | None) -> Tensor:
         if not float(apart.norm(dim=-1).max()) <= part.norm:  # of a scalar, its size
             raise Refused("norm")
     return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object in which no name stands twice: two readers could take different ones."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
-    return found
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number")

@@ -10,7 +10,6 @@ in the quote. A device pins the first agreement that it accepts.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -22,7 +21,7 @@ from torch import Tensor
 from selfsame.data import Federation, Samples, Source
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.deploy import codec
-from selfsame.deploy.agreement import RAW, TRANSPORTS, Agreement
+from selfsame.deploy.agreement import RAW, TRANSPORTS, Agreement, digest_of
 from selfsame.deploy.codec import Field, Message, Spec
 from selfsame.deploy.schedule import Terms
 from selfsame.enclave import message as sealed
@@ -151,8 +150,7 @@ class SplitAgreement:
     @cached_property
     def digest(self) -> str:
         """What both sides call these terms by."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
     @property
     def samples(self) -> Agreement:

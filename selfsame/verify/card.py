@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfsame.errors import SelfsameError
+from selfsame.strict import read_json
 
 FORMAT = "selfsame-onnx-1"
 PLACES = ("unit", "as-is")
@@ -106,7 +107,7 @@ class Card:
         if len(text) > _MOST_TEXT:
             raise SelfsameError(f"card: longer than {_MOST_TEXT} characters")
         try:
-            given = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+            given = read_json(text)
         except (ValueError, RecursionError):
             raise SelfsameError("card: not readable as JSON") from None
         names = [field.name for field in fields(Card)]
@@ -128,18 +129,6 @@ def _wrong(name: str, expected: str, got: object) -> NoReturn:
 def _whole(name: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         _wrong(name, f"must be a whole number from {least} to {most}", value)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object in which no name stands twice: two readers could take different ones."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands twice")
-    return found
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number")
 
 
 def placed(card: Card, emb: Floats) -> Floats:
