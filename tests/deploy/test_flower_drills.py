@@ -461,7 +461,10 @@ def test_the_command_is_stopped_and_goes_on(tmp_path, name):
     folder, env = tmp_path / "c", {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "selfsame", "cluster"]
     options = ["--nodes", "2", "--rounds", "2", "--set", "neighbours=1", "--wait", str(2 * WAIT), "--out", str(folder)]
-    running = subprocess.Popen([*command, "up", *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    running = subprocess.Popen(
+        [*command, "up", *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )  # fmt: skip
     records = folder / "server" / "rounds.jsonl"
     wait_for(records.is_file, 240)
     assert len(left(folder)) >= 5
