@@ -378,7 +378,14 @@ def test_hostile_answers(tmp_path):
     assert server.counts == {"registered": 4, "taken": 3, **{why: expected.count(why) for why in set(expected)}}
     assert torch.equal(server.state.theta_P, without(order, {0: {3}}).theta_P)
     files = sorted(path.name for path in (tmp_path / "server").rglob("*") if path.is_file())
-    assert files == ["model.safetensors", "nodes.json", "recipe.toml", "rounds.jsonl", "state.safetensors"]
+    assert files == [
+        "model.safetensors",
+        "nodes.json",
+        "recipe.toml",
+        "rounds.jsonl",
+        "samples.json",
+        "state.safetensors",
+    ]
 
 
 @pytest.mark.parametrize("why", ["finite", "shape", "fields", "size", "form", "kind", "norm"])
