@@ -18,11 +18,11 @@ import torch
 from common import header
 
 from selfsame import recipe as recipes
-from selfsame.data import Federation, load
+from selfsame.data import Federation, load, without_samples
 from selfsame.deploy.codec import Field, Spec, decode, encode
 from selfsame.deploy.device import Device
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Ask, Limits, Seat, Server, absorb_answers, without_samples
+from selfsame.deploy.server import Ask, Limits, Seat, Server, absorb_answers
 from selfsame.engine.plan import make_plan, rate
 from selfsame.engine.reference import Answer, client_update
 from selfsame.engine.rounds import Engine

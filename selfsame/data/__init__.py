@@ -27,13 +27,25 @@ from selfsame.data import (
 )
 from selfsame.data.cache import watching
 from selfsame.data.digits import load_digits
-from selfsame.data.federation import Federation, Held, Mapped, Rows, Samples, Source, Trials, from_classes
+from selfsame.data.federation import (
+    RAW,
+    Federation,
+    Held,
+    Mapped,
+    Rows,
+    Samples,
+    Source,
+    Trials,
+    from_classes,
+    without_samples,
+)
 from selfsame.data.synthetic import load_synthetic
 from selfsame.errors import SelfsameError
 from selfsame.options import check_options, options_of
 
 __all__ = [
     "DATASETS",
+    "RAW",
     "DataSet",
     "Federation",
     "Held",
@@ -47,6 +59,7 @@ __all__ = [
     "load",
     "register",
     "watching",
+    "without_samples",
 ]
 
 

@@ -18,8 +18,7 @@ from selfsame import methods, nets
 from selfsame import recipe as recipes
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
-from selfsame.data.federation import RAW as RAW
-from selfsame.data.federation import SAMPLES, Federation, written_samples
+from selfsame.data.federation import RAW, SAMPLES, Federation, written_samples
 from selfsame.engine.checkpoint import write_atomically
 from selfsame.engine.model import Model
 from selfsame.engine.state import Problem

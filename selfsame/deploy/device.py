@@ -21,7 +21,8 @@ from torch import Tensor
 
 from selfsame.data import DATASETS, Federation, Held, Samples, Source, load
 from selfsame.data.clips import HeldClips, Pieces
-from selfsame.deploy.agreement import RAW, Agreement
+from selfsame.data.federation import RAW
+from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
 from selfsame.deploy.keep import Keep, Kept
 from selfsame.deploy.schedule import Conditions

@@ -19,7 +19,6 @@ import torch
 
 from selfsame import recipe as recipes
 from selfsame.data import Federation
-from selfsame.data.federation import without_samples as without_samples
 from selfsame.deploy.agreement import Agreement, write_samples
 from selfsame.deploy.codec import REASONS, Field, Refused, Spec, decode, encode, glance
 from selfsame.deploy.device import ANSWERED, REGISTERED

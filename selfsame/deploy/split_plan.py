@@ -20,8 +20,9 @@ from torch import Tensor
 
 from selfsame.data import Federation, Samples, Source
 from selfsame.data.clips import HeldClips, MappedClips
+from selfsame.data.federation import RAW
 from selfsame.deploy import codec
-from selfsame.deploy.agreement import RAW, TRANSPORTS, Agreement, digest_of
+from selfsame.deploy.agreement import TRANSPORTS, Agreement, digest_of
 from selfsame.deploy.codec import Field, Message, Spec
 from selfsame.deploy.schedule import Terms
 from selfsame.enclave import message as sealed

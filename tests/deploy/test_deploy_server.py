@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from loopback import LOCAL, Loopback, apart, digits, recipe, simulated
 from safetensors.torch import load
 
+from selfsame.data import without_samples
 from selfsame.deploy import device
 from selfsame.deploy.codec import MOST_META, REASONS, decode, encode
 from selfsame.deploy.device import Device
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Limits, Server, without_samples
+from selfsame.deploy.server import Limits, Server
 from selfsame.engine.plan import Plan, make_plan
 from selfsame.engine.reference import client_update
 from selfsame.engine.rounds import Engine

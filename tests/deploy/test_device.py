@@ -13,11 +13,12 @@ import torch
 from loopback import Loopback, digits, kill_at, recipe
 from PIL import Image
 
+from selfsame.data import without_samples
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Spec, decode, encode, glance
 from selfsame.deploy.device import Device, SystemStream, open_samples
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Server, without_samples
+from selfsame.deploy.server import Server
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.recipe import from_mapping

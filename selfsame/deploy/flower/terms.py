@@ -112,7 +112,8 @@ def open_server(folder: Path) -> Iterator[tuple[Any, float, int]]:
     serving = Serving.read(folder / FILE)
     terms = serving.terms(recipe)
     patience = max(terms.answer_wait, terms.embedding_wait)
-    from selfsame.deploy.server import Server, without_samples
+    from selfsame.data import without_samples
+    from selfsame.deploy.server import Server
 
     known = None if serving.samples is None else without_samples(**vars(serving.samples))
     if issubclass(method_class(recipe.method.name), SplitLoss):
