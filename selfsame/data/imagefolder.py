@@ -30,6 +30,7 @@ def load_imagefolder(
     test: int = 2,
     least: int = 0,
     unseen_samples: int = 0,
+    unseen_least: int = 0,
     pairs: str = "",
     trials: int = 6000,
     seed: int = 0,
@@ -39,7 +40,8 @@ def load_imagefolder(
     """One client a folder; a share of the people is unseen, or, with a list of `pairs`, those whom it names.
 
     `people`: clients, 0 for all; `train`, `validation`, `test`: images of each, train 0 for all the rest; `least`:
-    images that a client must have; `trials`: pairs of unseen images that are drawn where no list is given.
+    images that a client must have, `unseen_least`: that an unseen person must have, of whom the share is then taken;
+    `trials`: pairs of unseen images that are drawn where no list is given.
     """
     folders = subfolders(path)
     if not folders:
@@ -49,9 +51,22 @@ def load_imagefolder(
     photos = list_people(path, folders)
     given = _read_pairs(path / pairs, photos) if pairs else None
     count = np.bincount(photos.person, minlength=len(folders))
-    held_out = int(unseen_share * int((count >= 2).sum()))
+    held_out = int(unseen_share * int((count >= max(2, unseen_least)).sum()))
     wanted = Wanted(
-        size, grey, people, held_out, train, validation, test, unseen_samples, trials, seed, hold_gib, cache, least
+        size,
+        grey,
+        people,
+        held_out,
+        train,
+        validation,
+        test,
+        unseen_samples,
+        trials,
+        seed,
+        hold_gib,
+        cache,
+        least,
+        unseen_least,
     )
     return load_photos("imagefolder", photos, wanted, unseen=people_of(photos, given) if given else None, pairs=given)
 

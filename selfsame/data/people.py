@@ -164,6 +164,7 @@ def split_people(
     test: int = 1,
     least: int = 0,
     unseen_samples: int = 0,
+    unseen_least: int = 0,
 ) -> Split:
     """Choose clients and unseen people by their samples, then divide the samples: see the two functions above."""
     count_P = np.bincount(person_S, minlength=len(names))
@@ -174,7 +175,7 @@ def split_people(
         people=people,
         held_out=held_out,
         least=least_samples(name, train, validation, test, least),
-        least_unseen=2 if unseen_samples != 1 else 1,
+        least_unseen=max(unseen_least, 2 if unseen_samples != 1 else 1),
         unseen=unseen,
         barred=barred,
     )

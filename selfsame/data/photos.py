@@ -133,6 +133,7 @@ class Wanted:
     hold_gib: float
     cache: str
     least: int = 0
+    unseen_least: int = 0
 
     def check(self, name: str) -> None:
         """Refuse what cannot be."""
@@ -140,6 +141,7 @@ class Wanted:
             ("size", self.size, 8, 1024),
             ("trials", self.trials, 0, 100_000_000),
             ("unseen_samples", self.unseen_samples, 0, 1_000_000),
+            ("unseen_least", self.unseen_least, 0, 1_000_000),
             ("hold_gib", self.hold_gib, 0, 1_000_000),
         ):
             if not least <= value <= most:
@@ -204,6 +206,7 @@ def load_photos(
         test=wanted.test,
         least=wanted.least,
         unseen_samples=0 if pairs is not None else wanted.unseen_samples,
+        unseen_least=wanted.unseen_least,
     )
     lost: tuple[str, ...] = ()
     if pairs is None:

@@ -1,7 +1,8 @@
 """Residual networks (He et al., 2016) with group norm, for images of about 32x32: 3x3 stem, no max pooling.
 
 ResNet-8/20/32/56 are the paper's CIFAR networks (section 4.2): depth 6n + 2, three stages of n blocks with 16, 32 and
-64 channels, shortcuts without parameters. ResNet-18/34 have four stages with 64 to 512 channels, projected shortcuts.
+64 channels, shortcuts without parameters. ResNet-18/34 have four stages with 64 to 512 channels, projected shortcuts,
+and may have the stem that the paper gives them for larger images (table 1): 7x7 and max pooling, each of stride 2.
 """
 
 from __future__ import annotations
@@ -49,23 +50,38 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A 3x3 stem, stages of basic blocks that halve the image and double the channels, average pooling, linear to R^D.
+    """A stem, stages of basic blocks that halve the image and double the channels, average pooling, linear to R^D.
 
+    The stem is 3x3 and keeps the size ("small"), or 7x7 with max pooling, a quarter of each side being left ("large").
     `groups` is for the norms, see `group_norm`. Convolutions start from He's normal distribution, or from PyTorch's own
     ("torch"), which are 0.4 times as long: before a norm only their direction counts, and shorter ones turn faster.
     """
 
     def __init__(
-        self, first: int, blocks: tuple[int, ...], shape: Shape, width: int, *, groups: int, project: bool, init: str
+        self,
+        first: int,
+        blocks: tuple[int, ...],
+        shape: Shape,
+        width: int,
+        *,
+        groups: int,
+        project: bool,
+        init: str,
+        stem: str = "small",
     ) -> None:
         super().__init__()
         if init not in ("kaiming", "torch"):
             raise SelfsameError(f"init must be 'kaiming' or 'torch', got {init!r}")
-        least = 2 ** (len(blocks) - 1)
+        if stem not in ("small", "large"):
+            raise SelfsameError(f"stem must be 'small' or 'large', got {stem!r}")
+        large = stem == "large"
+        least = 2 ** (len(blocks) - 1) * (4 if large else 1)
         if min(shape[1:]) < least:
             raise SelfsameError(f"images of {shape[1]}x{shape[2]} are too small, at least {least}x{least} is needed")
-        self.conv = nn.Conv2d(shape[0], first, 3, padding=1, bias=False)
+        side, stride = (7, 2) if large else (3, 1)
+        self.conv = nn.Conv2d(shape[0], first, side, stride=stride, padding=side // 2, bias=False)
         self.norm = group_norm(first, groups)
+        self.pool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         layers, before = [], first
         for stage, number in enumerate(blocks):
             after = first * 2**stage
@@ -80,7 +96,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D) of images (n, C, H, W)."""
-        x = self.blocks(self.norm(self.conv(x)).relu())
+        x = self.blocks(self.pool(self.norm(self.conv(x)).relu()))
         out: Tensor = self.head(x.mean((2, 3)))
         return out
 
@@ -109,11 +125,11 @@ def resnet56(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming"
     return _cifar(56, shape, width, groups, init)
 
 
-def resnet18(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming") -> nn.Module:
+def resnet18(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming", stem: str = "small") -> nn.Module:
     """The residual network of 18 layers, 11.2 million parameters before the last layer."""
-    return ResNet(64, (2, 2, 2, 2), shape, width, groups=groups, project=True, init=init)
+    return ResNet(64, (2, 2, 2, 2), shape, width, groups=groups, project=True, init=init, stem=stem)
 
 
-def resnet34(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming") -> nn.Module:
+def resnet34(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming", stem: str = "small") -> nn.Module:
     """The residual network of 34 layers, 21.3 million parameters before the last layer."""
-    return ResNet(64, (3, 4, 6, 3), shape, width, groups=groups, project=True, init=init)
+    return ResNet(64, (3, 4, 6, 3), shape, width, groups=groups, project=True, init=init, stem=stem)

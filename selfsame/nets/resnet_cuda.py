@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from selfsame.nets.resnet import Block, ResNet
+from selfsame.nets.resnet import Block, ResNet, Thin
 
 _STEM = 8  # input channels with zeros added: tensor cores want a multiple of 8
 
@@ -70,8 +70,8 @@ class FusedResNet:
 
     @staticmethod
     def fits(net: nn.Module) -> bool:
-        """Whether this network can be run here: a `ResNet` with projected shortcuts, and Triton for the kernels."""
-        if type(net) is not ResNet or any(type(m).__name__ == "Thin" for m in net.modules()):
+        """Whether this network can be run here: a `ResNet` with projected shortcuts and small stem, and with Triton."""
+        if type(net) is not ResNet or any(isinstance(m, Thin | nn.MaxPool2d) for m in net.modules()):
             return False
         try:
             from selfsame.nets.kernels import supported

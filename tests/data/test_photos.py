@@ -198,6 +198,7 @@ def test_a_list_of_pairs_names_the_unseen(tmp_path):
         ({"unseen_share": 1.0}, "unseen_share must be 0 or more and below 1"),
         ({"trials": -1}, "trials must be 0 to"),
         ({"unseen_samples": -1}, "unseen_samples must be 0 to"),
+        ({"unseen_least": -1}, "unseen_least must be 0 to"),
         ({"hold_gib": -0.5}, "hold_gib must be 0 to"),
         ({"people": 9}, "people must be 0"),
     ],
@@ -206,6 +207,16 @@ def test_wrong_options_get_one_line(tmp_path, options, line):
     people_tree(tmp_path, [3] * 3)
     with pytest.raises(SelfsameError, match=line):
         load("imagefolder", tmp_path, **options)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.99])
+def test_unseen_people_have_the_samples_asked_for(tmp_path, share):
+    """The share is of those who have enough; people with fewer can be clients."""
+    people_tree(tmp_path, [3, 9, 4, 8, 3, 8, 9, 4])
+    fed = load("imagefolder", tmp_path, size=8, unseen_least=8, unseen_share=share)
+    counts = fed.unseen.y.unique(return_counts=True)[1]
+    assert len(counts) == int(4 * share) and int(counts.min()) >= 8
+    assert fed.clients == 8 - len(counts)
 
 
 def test_folders_without_images(tmp_path):

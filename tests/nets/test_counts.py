@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from selfsame.nets import build
+from selfsame.nets.resnet_cuda import FusedResNet
 
 
 def _count(net):
@@ -61,6 +62,20 @@ def test_resnets_have_the_known_size(depth, blocks, millions):
     assert _count(net) == expected + 512 * 77 + 77
     norms = [module for module in net.modules() if isinstance(module, nn.GroupNorm)]
     assert all(module.num_groups == 32 and bool((module.weight == 1).all()) for module in norms)
+
+
+@pytest.mark.parametrize("depth, known", [(18, 11_689_512), (34, 21_797_672)])
+def test_with_the_large_stem_resnets_have_the_published_size(depth, known):
+    """For images of 224x224 and 1,000 classes; a norm has as many parameters in groups as over the batch."""
+    assert _count(build(f"resnet{depth}", (3, 64, 64), 1000, stem="large")) == known
+
+
+def test_the_large_stem_leaves_a_quarter_of_each_side():
+    net, seen = build("resnet18", (3, 64, 48), 4, stem="large"), []
+    net.blocks[0].register_forward_hook(lambda module, given, out: seen.append(given[0].shape))
+    assert net(torch.rand(2, 3, 64, 48)).shape == (2, 4)
+    assert seen == [(2, 64, 16, 12)]
+    assert not FusedResNet.fits(net)  # written out for the small stem
 
 
 def test_convolutions_start_with_the_fan_out_variance():

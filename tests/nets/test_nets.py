@@ -160,6 +160,8 @@ def test_channels_last_gives_the_same_embeddings(name):
         ("lenet", (1, 3, 8), 4, {}, "lenet: images of 3x8 are too small, at least 4x4"),
         ("resnet8", (1, 3, 8), 4, {}, "resnet8: images of 3x8 are too small"),
         ("resnet18", (3, 7, 7), 4, {}, "resnet18: images of 7x7 are too small, at least 8x8"),
+        ("resnet18", (3, 32, 31), 4, {"stem": "large"}, "resnet18: images of 32x31 are too small, at least 32x32"),
+        ("resnet34", (3, 32, 32), 4, {"stem": "7x7"}, "resnet34: stem must be 'small' or 'large', got '7x7'"),
         ("resnet18", (64,), 4, {}, "needs images of shape"),
         ("mobilefacenet", (3, 64, 15), 4, {}, "mobilefacenet: images of 64x15 are too small, at least 16x16"),
         ("mobilefacenet", (3, 64, 64), 4, {"groups": -1}, "mobilefacenet: groups must be at least 1"),
