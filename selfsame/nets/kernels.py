@@ -2,7 +2,8 @@
 
 A residual network spends more time moving activations through its norms than on their arithmetic. The kernels read each
 activation once forward and once backward. The functions of the same names in norm.py are their definition; they are
-used where they give the same result faster: on CUDA, for channels and group sizes that are powers of two.
+used where they give the same result faster: on CUDA, for channels and group sizes that are powers of two. A shortcut
+without parameters (`Thin` in resnet.py) is never written out: the kernels read every other pixel, and zeros beside.
 
 Shapes: N images, S = H*W pixels, C channels in G groups of R = C/G.
 """
@@ -34,10 +35,41 @@ def _place(image, first, channel_C, PIXELS: tl.constexpr, CHANNELS: tl.constexpr
 
 
 @triton.jit
-def _finish(x, add_ptr, out_ptr, place, inside, weight_C, bias_C, ADD: tl.constexpr, RELU: tl.constexpr):
+def _thinned(
+    place, inside, image, first, channel_C, WIDTH: tl.constexpr, TALL: tl.constexpr, THIN: tl.constexpr,
+    FROM_PIXELS: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Where the numbers of a tile lie in the image that is thinned, and which of them do."""
+    if THIN > 0:
+        pixel_S = first + tl.arange(0, TALL)
+        from_S = (pixel_S // WIDTH * FROM_WIDTH + pixel_S % WIDTH) * THIN
+        place = image * (FROM_PIXELS * FROM_CHANNELS) + from_S[:, None] * FROM_CHANNELS + channel_C[None, :]
+        inside = inside & (channel_C < FROM_CHANNELS)[None, :]
+    return place, inside
+
+
+@triton.jit
+def _spread(
+    place, inside, image, first, channel_C, WIDTH: tl.constexpr, TALL: tl.constexpr, THIN: tl.constexpr,
+    FROM_PIXELS: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Where the numbers of a tile lie in its thin image, and which of them do."""
+    if THIN > 0:
+        pixel_S = first + tl.arange(0, TALL)
+        row_S, column_S = pixel_S // WIDTH, pixel_S % WIDTH
+        from_S = row_S // THIN * FROM_WIDTH + column_S // THIN
+        place = image * (FROM_PIXELS * FROM_CHANNELS) + from_S[:, None] * FROM_CHANNELS + channel_C[None, :]
+        inside = inside & ((row_S % THIN == 0) & (column_S % THIN == 0))[:, None]
+    return place, inside
+
+
+@triton.jit
+def _finish(
+    x, add_ptr, out_ptr, place, inside, add_place, add_inside, weight_C, bias_C, ADD: tl.constexpr, RELU: tl.constexpr
+):
     y = x * weight_C[None, :] + bias_C[None, :]
     if ADD:
-        y += tl.load(add_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        y += tl.load(add_ptr + add_place, mask=add_inside, other=0.0).to(tl.float32)
     if RELU:
         y = tl.maximum(y, 0.0)
     tl.store(out_ptr + place, y.to(out_ptr.dtype.element_ty), mask=inside)
@@ -47,7 +79,8 @@ def _finish(x, add_ptr, out_ptr, place, inside, weight_C, bias_C, ADD: tl.conste
 def _forward(
     x_ptr, add_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, scale_ptr, eps,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr,
-    ADD: tl.constexpr, RELU: tl.constexpr,
+    ADD: tl.constexpr, RELU: tl.constexpr, WIDTH: tl.constexpr, THIN: tl.constexpr,
+    FROM_PIXELS: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_CHANNELS: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     channel_C = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
@@ -60,7 +93,10 @@ def _forward(
         mean_C = _by_group(tl.sum(x, axis=0), WIDE, SIZE) / COUNT
         off = tl.where(inside, x - mean_C[None, :], 0.0)
         scale_C = tl.rsqrt(_by_group(tl.sum(off * off, axis=0), WIDE, SIZE) / COUNT + eps)
-        _finish(off, add_ptr, out_ptr, place, inside, weight_C * scale_C, bias_C, ADD, RELU)
+        add_place, add_inside = _thinned(
+            place, inside, image, 0, channel_C, WIDTH, TALL, THIN, FROM_PIXELS, FROM_WIDTH, FROM_CHANNELS
+        )
+        _finish(off, add_ptr, out_ptr, place, inside, add_place, add_inside, weight_C * scale_C, bias_C, ADD, RELU)
     else:
         sum_C = tl.zeros((WIDE,), tl.float32)
         for first in range(0, PIXELS, TALL):
@@ -77,20 +113,23 @@ def _forward(
         for first in range(0, PIXELS, TALL):
             place, inside = _place(image, first, channel_C, PIXELS, CHANNELS, TALL)
             off = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32) - mean_C[None, :]
-            _finish(off, add_ptr, out_ptr, place, inside, weight_C * scale_C, bias_C, ADD, RELU)
+            add_place, add_inside = _thinned(
+                place, inside, image, first, channel_C, WIDTH, TALL, THIN, FROM_PIXELS, FROM_WIDTH, FROM_CHANNELS
+            )
+            _finish(off, add_ptr, out_ptr, place, inside, add_place, add_inside, weight_C * scale_C, bias_C, ADD, RELU)
     tl.store(mean_ptr + image * CHANNELS + channel_C, mean_C)
     tl.store(scale_ptr + image * CHANNELS + channel_C, scale_C)
 
 
 @triton.jit
 def _incoming(
-    x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, mean_C, scale_C, weight_C, bias_C,
+    x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, more_place, more_inside, mean_C, scale_C, weight_C, bias_C,
     MORE: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """The derivative before the activation, and the normalised input."""
     grad = tl.load(grad_ptr + place, mask=inside, other=0.0).to(tl.float32)
     if MORE:
-        grad += tl.load(more_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        grad += tl.load(more_ptr + more_place, mask=more_inside, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + place, mask=inside, other=0.0).to(tl.float32)
     hat = (x - mean_C[None, :]) * scale_C[None, :]
     if RELU:
@@ -117,7 +156,8 @@ def _backward(
     x_ptr, out_ptr, grad_ptr, more_ptr, weight_ptr, bias_ptr, mean_ptr, scale_ptr, x_grad_ptr, add_grad_ptr, part_ptr,
     part_step,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, SIZE: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr,
-    MORE: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
+    MORE: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr, WIDTH: tl.constexpr, THIN: tl.constexpr,
+    FROM_PIXELS: tl.constexpr, FROM_WIDTH: tl.constexpr, FROM_CHANNELS: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0).to(tl.int64)
     channel_C = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
@@ -128,9 +168,13 @@ def _backward(
     bias_C = tl.load(bias_ptr + channel_C).to(tl.float32)
     if TALL >= PIXELS:
         place, inside = _place(image, 0, channel_C, PIXELS, CHANNELS, TALL)
-        grad, hat = _incoming(
-            x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, mean_C, scale_C, weight_C, bias_C, MORE, ADD, RELU
+        more_place, more_inside = _spread(
+            place, inside, image, 0, channel_C, WIDTH, TALL, THIN, FROM_PIXELS, FROM_WIDTH, FROM_CHANNELS
         )
+        grad, hat = _incoming(
+            x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, more_place, more_inside, mean_C, scale_C,
+            weight_C, bias_C, MORE, ADD, RELU,
+        )  # fmt: skip
         bias_grad_C = tl.sum(grad, axis=0)
         weight_grad_C = tl.sum(grad * hat, axis=0)
         shift_C = _by_group(weight_C * bias_grad_C, WIDE, SIZE) / COUNT
@@ -141,28 +185,49 @@ def _backward(
         weight_grad_C = tl.zeros((WIDE,), tl.float32)
         for first in range(0, PIXELS, TALL):
             place, inside = _place(image, first, channel_C, PIXELS, CHANNELS, TALL)
-            grad, hat = _incoming(
-                x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, mean_C, scale_C, weight_C, bias_C, MORE, ADD, RELU
+            more_place, more_inside = _spread(
+                place, inside, image, first, channel_C, WIDTH, TALL, THIN, FROM_PIXELS, FROM_WIDTH, FROM_CHANNELS
             )
+            grad, hat = _incoming(
+                x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, more_place, more_inside, mean_C, scale_C,
+                weight_C, bias_C, MORE, ADD, RELU,
+            )  # fmt: skip
             bias_grad_C += tl.sum(grad, axis=0)
             weight_grad_C += tl.sum(grad * hat, axis=0)
         shift_C = _by_group(weight_C * bias_grad_C, WIDE, SIZE) / COUNT
         slope_C = _by_group(weight_C * weight_grad_C, WIDE, SIZE) / COUNT
         for first in range(0, PIXELS, TALL):
             place, inside = _place(image, first, channel_C, PIXELS, CHANNELS, TALL)
-            grad, hat = _incoming(
-                x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, mean_C, scale_C, weight_C, bias_C, MORE, ADD, RELU
+            more_place, more_inside = _spread(
+                place, inside, image, first, channel_C, WIDTH, TALL, THIN, FROM_PIXELS, FROM_WIDTH, FROM_CHANNELS
             )
+            grad, hat = _incoming(
+                x_ptr, out_ptr, grad_ptr, more_ptr, place, inside, more_place, more_inside, mean_C, scale_C,
+                weight_C, bias_C, MORE, ADD, RELU,
+            )  # fmt: skip
             _outgoing(grad, hat, x_grad_ptr, add_grad_ptr, place, inside, weight_C, scale_C, shift_C, slope_C, ADD)
     tl.store(part_ptr + image * part_step + channel_C, weight_grad_C)
     tl.store(part_ptr + image * part_step + CHANNELS + channel_C, bias_grad_C)
 
 
 def _tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:
-    """(channels a program, pixels at a time, warps): measured on an H200, 160 images, 32 groups."""
+    """(channels a program, pixels at a time, warps): measured on an H200, 160 images, 32 groups.
+
+    Of few channels there is one program an image, hardly one a multiprocessor: more warps each fill it.
+    """
     wide = max(size, min(32 if pixels >= 256 or pixels <= 16 else 64, channels))
     tall = min(triton.next_power_of_2(pixels), max(1, _TILE // wide))
+    if channels <= 32:
+        return wide, tall, min(16, max(4, wide * tall // 1024))
     return wide, tall, 8 if wide * tall >= 32768 else 4
+
+
+def _from(thin: int, other: Tensor | None) -> dict[str, int]:
+    """The shape of the shortcut's tensor where it is not the norm's own."""
+    if other is None or thin == 0:
+        return {"THIN": 0, "FROM_PIXELS": 0, "FROM_WIDTH": 0, "FROM_CHANNELS": 0}
+    channels, height, width = other.shape[1:]
+    return {"THIN": thin, "FROM_PIXELS": height * width, "FROM_WIDTH": width, "FROM_CHANNELS": channels}
 
 
 def supported(channels: int, groups: int) -> bool:
@@ -172,9 +237,19 @@ def supported(channels: int, groups: int) -> bool:
 
 
 def norm_forward(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, add: Tensor | None = None, relu: bool = True
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    eps: float,
+    add: Tensor | None = None,
+    relu: bool = True,
+    thin: int = 0,
 ) -> Normed:
-    """relu(group_norm(x) * weight + bias + add) of channels-last images, in one kernel."""
+    """relu(group_norm(x) * weight + bias + add) of channels-last images, in one kernel.
+
+    With `thin` > 0, `add` is the image of which every `thin`-th pixel is added, to the first channels.
+    """
     images, channels, height, width = x.shape
     size, pixels = channels // groups, height * width
     wide, tall, warps = _tile(pixels, channels, size)
@@ -182,17 +257,27 @@ def norm_forward(
     mean, scale = x.new_empty(2, images, channels, dtype=torch.float32).unbind()
     _forward[(images, channels // wide)](
         x, add, weight, bias, out, mean, scale, eps, PIXELS=pixels, CHANNELS=channels,
-        SIZE=size, WIDE=wide, TALL=tall, ADD=add is not None, RELU=relu, num_warps=warps,
+        SIZE=size, WIDE=wide, TALL=tall, ADD=add is not None, RELU=relu, WIDTH=width, num_warps=warps,
+        **_from(thin, add),
     )  # fmt: skip
     return Normed(x, out, mean, scale, relu, add is not None)
 
 
 def norm_backward(
-    saved: Normed, grad: Tensor, more: Tensor | None, weight: Tensor, bias: Tensor, groups: int, part: Tensor
+    saved: Normed,
+    grad: Tensor,
+    more: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    part: Tensor,
+    thin: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """The derivatives in x and in `add`, given that in the output as one tensor or as the sum of two.
 
     Each image's derivatives in weight and bias are written to `part` (N, 2C), a slice of a wider buffer.
+    With `thin` > 0, the first channels of `more` count for every `thin`-th pixel; the derivative in `add` is that in
+    its thin image.
     """
     x = saved.x
     images, channels, height, width = x.shape
@@ -203,6 +288,7 @@ def norm_backward(
     _backward[(images, channels // wide)](
         x, saved.out, grad, more, weight, bias, saved.mean, saved.scale, x_grad, add_grad, part, part.stride(0),
         PIXELS=pixels, CHANNELS=channels, SIZE=size, WIDE=wide, TALL=tall,
-        MORE=more is not None, ADD=saved.added, RELU=saved.relu, num_warps=warps,
+        MORE=more is not None, ADD=saved.added, RELU=saved.relu, WIDTH=width, num_warps=warps,
+        **_from(thin, more),
     )  # fmt: skip
     return x_grad, add_grad

@@ -32,26 +32,50 @@ class Normed:
 
 
 def norm_forward(
-    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, add: Tensor | None = None, relu: bool = True
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    eps: float,
+    add: Tensor | None = None,
+    relu: bool = True,
+    thin: int = 0,
 ) -> Normed:
-    """relu(group_norm(x) * weight + bias + add); the plain version of the kernels."""
+    """relu(group_norm(x) * weight + bias + add); the plain version of the kernels.
+
+    With `thin` > 0, `add` is the image of which every `thin`-th pixel is added, to the first channels.
+    """
     each = x.unflatten(1, (groups, -1)).to(weight.dtype)
     mean = each.mean((2, 3, 4), keepdim=True)
     scale = (each.var((2, 3, 4), correction=0, keepdim=True) + eps).rsqrt()
     mean, scale = (part.expand(-1, -1, each.shape[2], 1, 1).flatten(1) for part in (mean, scale))
     out = F.group_norm(x.to(weight.dtype), groups, weight, bias, eps)
+    if add is not None and thin:
+        add = F.pad(add[:, :, ::thin, ::thin], (0, 0, 0, 0, 0, x.shape[1] - add.shape[1]))
     if add is not None:
         out = out + add
     return Normed(x, (out.relu() if relu else out).to(x.dtype), mean, scale, relu, add is not None)
 
 
 def norm_backward(
-    saved: Normed, grad: Tensor, more: Tensor | None, weight: Tensor, bias: Tensor, groups: int, part: Tensor
+    saved: Normed,
+    grad: Tensor,
+    more: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    groups: int,
+    part: Tensor,
+    thin: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """The derivatives in x and in `add`, given that in the output as one tensor or as the sum of two.
 
     Each image's derivatives in weight and bias are written to `part` (N, 2C), a slice of a wider buffer.
+    With `thin` > 0, the first channels of `more` count for every `thin`-th pixel; the derivative in `add` is that in
+    its thin image.
     """
+    if more is not None and thin:
+        small, more = more, torch.zeros_like(grad)
+        more[:, :, ::thin, ::thin] = small[:, : grad.shape[1]]
     grad = grad.to(weight.dtype) if more is None else grad.to(weight.dtype) + more
     if saved.relu:
         grad = grad * (saved.out > 0)

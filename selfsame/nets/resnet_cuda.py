@@ -70,8 +70,8 @@ class FusedResNet:
 
     @staticmethod
     def fits(net: nn.Module) -> bool:
-        """Whether this network can be run here: a `ResNet` with projected shortcuts and small stem, and with Triton."""
-        if type(net) is not ResNet or any(isinstance(m, Thin | nn.MaxPool2d) for m in net.modules()):
+        """Whether this network can be run here: a `ResNet` with the small stem, and with Triton."""
+        if type(net) is not ResNet or any(isinstance(m, nn.MaxPool2d) for m in net.modules()):
             return False
         try:
             from selfsame.nets.kernels import supported
@@ -92,7 +92,7 @@ class FusedResNet:
         done.vectors = dict(zip(self.vectors, high.split(self.vector_sizes), strict=True))
         stem = done.weights["conv.weight"]
         wide = -(-x.shape[1] // _STEM) * _STEM - x.shape[1]
-        x = F.pad(x.to(self.low), (0, 0, 0, 0, 0, wide)).contiguous(memory_format=torch.channels_last)
+        x = self._widened(x, wide)
         done.weights["conv.weight"] = F.pad(stem, (0, 0, 0, 0, 0, wide)).contiguous(memory_format=torch.channels_last)
         x = self._normed(done, "norm", self._conv(done, "conv", x, 1, 1))
         for place, block in enumerate(self.net.blocks):
@@ -103,7 +103,7 @@ class FusedResNet:
             if _projects(block):
                 x = self._conv(done, f"{at}.shortcut.0", x, stride, 0)
                 x = self._normed(done, f"{at}.shortcut.1", x, relu=False)
-            x = self._normed(done, f"{at}.norm2", outer, add=x)
+            x = self._normed(done, f"{at}.norm2", outer, add=x, thin=_thin(block))
         done.pixels = x.shape[2] * x.shape[3]
         done.pooled = x.mean((2, 3))
         out = F.linear(done.pooled, done.weights["head.weight"], done.vectors["head.bias"].to(self.low))
@@ -142,21 +142,22 @@ class FusedResNet:
         last = done.normed[f"blocks.{len(self.net.blocks) - 1}.norm2"].out
         grad = grad.expand(last.shape).contiguous(memory_format=torch.channels_last)
         more: Tensor | None = None
+        thin = 0
         for number in reversed(range(len(self.net.blocks))):
             block = self.net.blocks[number]
             assert isinstance(block, Block)
             at, stride = f"blocks.{number}", _stride(block)
-            outer, short = self._norm_grad(done, f"{at}.norm2", grad, more, parts)
+            outer, short = self._norm_grad(done, f"{at}.norm2", grad, more, parts, thin)
             assert short is not None
             weight_grad(f"{at}.conv2", outer, 1, 1)
             inner, _ = self._norm_grad(done, f"{at}.norm1", input_grad(f"{at}.conv2", outer, 1, 1), None, parts)
             weight_grad(f"{at}.conv1", inner, stride, 1)
-            grad, more = input_grad(f"{at}.conv1", inner, stride, 1), short
+            grad, more, thin = input_grad(f"{at}.conv1", inner, stride, 1), short, _thin(block)
             if _projects(block):
                 short, _ = self._norm_grad(done, f"{at}.shortcut.1", short, None, parts)
                 weight_grad(f"{at}.shortcut.0", short, stride, 0)
                 more = input_grad(f"{at}.shortcut.0", short, stride, 0)
-        grad, _ = self._norm_grad(done, "norm", grad, more, parts)
+        grad, _ = self._norm_grad(done, "norm", grad, more, parts, thin)
         weight_grad("conv", grad, 1, 1)
         if streams is not None:
             streams[0].wait_stream(streams[1])
@@ -170,25 +171,34 @@ class FusedResNet:
             for (name, shape), part in parts
         }
 
+    def _widened(self, x: Tensor, by: int) -> Tensor:
+        """Images in the arithmetic's precision, channels-last, with `by` channels of zeros added."""
+        images, channels, height, width = x.shape
+        out = torch.zeros(images, height, width, channels + by, device=x.device, dtype=self.low).movedim(-1, 1)
+        out[:, :channels] = x
+        return out
+
     def _conv(self, done: _Pass, name: str, x: Tensor, stride: int, padding: int) -> Tensor:
         done.inputs[name] = x
         return F.conv2d(x, done.weights[f"{name}.weight"], stride=stride, padding=padding)
 
-    def _normed(self, done: _Pass, name: str, x: Tensor, add: Tensor | None = None, relu: bool = True) -> Tensor:
+    def _normed(
+        self, done: _Pass, name: str, x: Tensor, add: Tensor | None = None, relu: bool = True, thin: int = 0
+    ) -> Tensor:
         norm = self.norms[name]
         weight, bias = done.vectors[norm.weight], done.vectors[norm.bias]
-        done.normed[name] = self.ops.norm_forward(x, weight, bias, norm.groups, norm.eps, add, relu)
+        done.normed[name] = self.ops.norm_forward(x, weight, bias, norm.groups, norm.eps, add, relu, thin)
         out: Tensor = done.normed[name].out
         return out
 
     def _norm_grad(
-        self, done: _Pass, name: str, grad: Tensor, more: Tensor | None, parts: Tensor
+        self, done: _Pass, name: str, grad: Tensor, more: Tensor | None, parts: Tensor, thin: int = 0
     ) -> tuple[Tensor, Tensor | None]:
         norm = self.norms[name]
         weight, bias = done.vectors[norm.weight], done.vectors[norm.bias]
         part = parts[:, norm.at : norm.at + 2 * len(weight)]
         out: tuple[Tensor, Tensor | None] = self.ops.norm_backward(
-            done.normed[name], grad, more, weight, bias, norm.groups, part
+            done.normed[name], grad, more, weight, bias, norm.groups, part, thin
         )
         return out
 
@@ -237,3 +247,8 @@ def _stride(block: Block) -> int:
 
 def _projects(block: Block) -> bool:
     return isinstance(block.shortcut, nn.Sequential)
+
+
+def _thin(block: Block) -> int:
+    """The stride of a shortcut without parameters; 0 where what is added has the norm's own shape."""
+    return block.shortcut.stride if isinstance(block.shortcut, Thin) else 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,13 +11,22 @@ from torch.func import functional_call
 
 from selfsame.engine.model import Layout
 from selfsame.nets import norm
-from selfsame.nets.resnet import ResNet
+from selfsame.nets.resnet import ResNet, resnet8, resnet18, resnet20, resnet32, resnet56
 from selfsame.nets.resnet_cuda import FusedResNet
 
 
 def small(groups: int, first: int = 16, blocks: tuple[int, ...] = (1, 2, 1)) -> tuple[ResNet, Layout, torch.Tensor]:
     torch.manual_seed(3)
-    net = ResNet(first, blocks, (3, 8, 8), 5, groups=groups, project=True, init="torch").double()
+    return flat(ResNet(first, blocks, (3, 8, 8), 5, groups=groups, project=True, init="torch"))
+
+
+def thin(make, shape: tuple[int, int, int] = (3, 8, 8)) -> tuple[ResNet, Layout, torch.Tensor]:
+    torch.manual_seed(3)
+    return flat(make(shape, 5, init="torch"))
+
+
+def flat(net: ResNet) -> tuple[ResNet, Layout, torch.Tensor]:
+    net = net.double()
     with torch.no_grad():
         for p in net.parameters():
             p.add_(0.1 * torch.randn_like(p))  # norms away from weight 1 and bias 0
@@ -26,9 +37,18 @@ def small(groups: int, first: int = 16, blocks: tuple[int, ...] = (1, 2, 1)) -> 
 
 @pytest.mark.parametrize("groups", [4, 16])
 def test_written_out_pass_equals_autograd(groups):
-    net, layout, theta = small(groups)
+    check_passes(*small(groups), (3, 8, 8))
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 7, 10)])
+@pytest.mark.parametrize("make", [resnet8, resnet20])
+def test_written_out_pass_with_thin_shortcuts_equals_autograd(make, shape):
+    check_passes(*thin(make, shape), shape)
+
+
+def check_passes(net: ResNet, layout: Layout, theta: torch.Tensor, shape: tuple[int, int, int]) -> None:
     fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
-    x, pull = torch.randn(6, 3, 8, 8, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
+    x, pull = torch.randn(6, *shape, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
     got, want = theta.clone().requires_grad_(), theta.clone().requires_grad_()
     out = fused(got, x)
     expected = functional_call(net, layout.views(want), (x,))
@@ -37,6 +57,15 @@ def test_written_out_pass_equals_autograd(groups):
     (expected_grad,) = torch.autograd.grad(expected, want, pull)
     assert (expected_grad != 0).double().mean() > 0.9  # the whole network takes part
     assert torch.allclose(grad, expected_grad, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("make", [resnet8, resnet32, resnet56, resnet18])
+def test_networks_with_the_small_stem_fit(make):
+    assert FusedResNet.fits(make((3, 32, 32), 8)) == (find_spec("triton") is not None)
+
+
+def test_the_large_stem_does_not_fit():
+    assert not FusedResNet.fits(resnet18((3, 32, 32), 8, stem="large"))
 
 
 def test_parameters_beside_the_network_get_no_derivative():
@@ -48,7 +77,19 @@ def test_parameters_beside_the_network_get_no_derivative():
     assert grad[:-7].abs().sum() > 0
 
 
-CASES = [(2, 16, 5, 8), (3, 64, 32, 32), (2, 128, 16, 32), (2, 256, 8, 32), (2, 512, 4, 32), (1, 64, 56, 2)]
+CASES = [
+    (2, 16, 5, 8),
+    (2, 16, 32, 8),
+    (3, 32, 16, 8),
+    (3, 64, 7, 8),
+    (2, 16, 8, 16),
+    (2, 16, 57, 2),
+    (3, 64, 32, 32),
+    (2, 128, 16, 32),
+    (2, 256, 8, 32),
+    (2, 512, 4, 32),
+    (1, 64, 56, 2),
+]
 
 
 def plain(x, weight, bias, groups, add, relu):
@@ -103,12 +144,53 @@ def test_kernels_equal_torch(case, relu, added, more):
     check_norm(kernels, case, relu, added, more, "cuda", torch.bfloat16, 2e-2)
 
 
+THIN = [(16, 32, 32, 8), (32, 16, 16, 8), (16, 5, 5, 8), (16, 7, 10, 16), (16, 68, 66, 2)]  # C, H, W, G before it
+
+
+def check_thin(ops, case, device: str, dtype: torch.dtype, tolerance: float):
+    """The norm after a thin shortcut, and the one before it, against the same with the shortcut written out."""
+    channels, height, width, groups = case
+    torch.manual_seed(1)
+    images, low, wide = 2, ((height + 1) // 2, (width + 1) // 2), 2 * channels
+
+    def draw(*shape):
+        return torch.randn(*shape, device=device).to(dtype).contiguous(memory_format=torch.channels_last)
+
+    full, grad = draw(images, channels, height, width), draw(images, channels, height, width)
+    y, pull = draw(images, wide, *low), draw(images, wide, *low)
+    weight, bias = torch.randn(2, wide, device=device).unbind()
+    saved = ops.norm_forward(y, weight, bias, groups, 1e-5, full, True, 2)
+    spread = F.pad(full[:, :, ::2, ::2], (0, 0, 0, 0, 0, channels)).contiguous(memory_format=torch.channels_last)
+    right = norm.norm_forward(y, weight, bias, groups, 1e-5, spread, True)
+    assert (saved.out.double() - right.out.double()).abs().max() <= tolerance * right.out.abs().max()
+
+    weight, bias = torch.randn(2, channels, device=device).unbind()
+    part, right_part = torch.zeros(2, images, 2 * channels, device=device).unbind()
+    saved = ops.norm_forward(full, weight, bias, groups, 1e-5, grad, True)
+    more = torch.zeros_like(full)
+    more[:, :, ::2, ::2] = pull[:, :channels]
+    got = ops.norm_backward(saved, grad, pull, weight, bias, groups, part, 2)
+    want = norm.norm_backward(saved, grad, more, weight, bias, groups, right_part)
+    for mine, exact in zip((*got, part), (*want, right_part), strict=True):
+        assert (mine.double() - exact.double()).abs().max() <= tolerance * exact.abs().max()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("case", THIN)
+def test_kernels_read_thin_shortcuts(case):
+    from selfsame.nets import kernels
+
+    check_thin(kernels, case, "cuda", torch.float32, 1e-5)
+    check_thin(kernels, case, "cuda", torch.bfloat16, 2e-2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("thinned", [False, True])
 @pytest.mark.parametrize("overlap", [True, False])
-def test_network_on_cuda_equals_the_module(overlap):
-    net, layout, theta = small(16, first=64, blocks=(2, 2, 2))
+def test_network_on_cuda_equals_the_module(overlap, thinned):
+    net, layout, theta = thin(resnet20) if thinned else small(16, first=64, blocks=(2, 2, 2))
     fused = FusedResNet(net, layout.names, layout.shapes)
-    x, pull = torch.randn(6, 3, 8, 8).double(), torch.randn(6, 5).double()
+    x, pull = torch.randn(64, 3, 8, 8).double(), torch.randn(64, 5).double()
     want = theta.clone().requires_grad_()
     expected = functional_call(net, layout.views(want), (x,))
     (right,) = torch.autograd.grad(expected, want, pull)
