@@ -13,6 +13,7 @@ busy with other work the ratio says nothing: the second process then has no core
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -38,11 +39,11 @@ from selfsame.engine.state import begin
 SHAPES = ("digits 8x8", "random 28x28")
 
 
-def tables(device: str) -> dict:
+def tables(device: str, precision: str = "float32") -> dict:
     return {
         "method": {"name": "fedhide"},
         "data": {"name": "digits"},
-        "run": {"rounds": 100000, "device": device, "precision": "float32", "compile": "off"},
+        "run": {"rounds": 100000, "device": device, "precision": precision, "compile": "off"},
         "cohort": {"size": 64},
         "local": {"steps": 1, "batch": 16, "lr": 0.1},
         "server": {"optimiser": "momentum"},
@@ -58,8 +59,8 @@ def federation(shape: str) -> Federation:
 class Case:
     """Rounds of one shape among these ranks."""
 
-    def __init__(self, shape: str, ranks: Ranks, device: str) -> None:
-        self.problem = prepare(recipes.from_mapping(tables(device)), federation(shape), ranks)
+    def __init__(self, shape: str, ranks: Ranks, device: str, precision: str = "float32") -> None:
+        self.problem = prepare(recipes.from_mapping(tables(device, precision)), federation(shape), ranks)
         self.state, self.engine = begin(self.problem), Engine(self.problem)
 
     def rounds(self, count: int) -> tuple[float, float]:
@@ -115,7 +116,10 @@ def measure(count: int, repeats: int) -> dict:
 
 
 def nccl(count: int) -> None:
-    """The path of the collectives with a group of one on a GPU, against the plain path: theta, and the time."""
+    """The path of the collectives with a group of one on a GPU, against the plain path: theta, and the time.
+
+    Sums on a GPU have no fixed order, and rounds let such differences grow: so the plain path is also held to itself.
+    """
     import torch.distributed as dist
 
     with socket.socket() as free:
@@ -123,15 +127,17 @@ def nccl(count: int) -> None:
         port = free.getsockname()[1]
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
     print(header(torch.device("cuda")))
-    for shape in SHAPES:
+    for shape, precision in itertools.product(SHAPES, ("float32", "float64")):
         group = Ranks(0, 1, 0, active=True)
-        plain, one = Case(shape, ALONE, "cuda"), Case(shape, group, "cuda")
-        for case in (plain, one):
+        plain, again = (Case(shape, ALONE, "cuda", precision) for _ in range(2))
+        one = Case(shape, group, "cuda", precision)
+        for case in (plain, again, one):
             case.rounds(3)
-        times = [(plain.rounds(count)[0], one.rounds(count)[0]) for _ in range(3)]
-        gap = float((plain.state.theta_P - one.state.theta_P).abs().max())
+        times = [(plain.rounds(count)[0], one.rounds(count)[0], again.rounds(count)[0]) for _ in range(3)]
+        gap, noise = (float((plain.state.theta_P - c.state.theta_P).abs().max()) for c in (one, again))
         a, b = (statistics.median(block[side] for block in times) for side in (0, 1))
-        print(f"{shape}: plain {a:.2f} ms, with NCCL's group of one {b:.2f} ms a round; theta {gap:.1e} apart")
+        print(f"{shape}, {precision}: plain {a:.2f} ms, with NCCL's group of one {b:.2f} ms a round")
+        print(f"  after {3 + 3 * count} rounds theta {gap:.1e} apart; two plain runs {noise:.1e}")
         print(f"  {group.words}; {group.crossing_words()}")
     dist.destroy_process_group()
 

@@ -82,6 +82,7 @@ class Model:
         dtype: torch.dtype = torch.float32,
         autocast: torch.dtype | None = None,
         compile: bool = False,
+        graphs: bool = False,
     ) -> None:
         coupled = batch_coupled(net)
         if coupled is not None:
@@ -99,7 +100,7 @@ class Model:
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
         self.compiled = compile
         self._streams: list[torch.cuda.Stream] = []
-        self.fused = self._fused(net) if compile else None
+        self.fused = self._fused(net) if compile or graphs else None
         self.written = None if compile else self._written(net)
         self._fast: Callable[[Tensor, Tensor], Tensor] = (
             torch.compile(self.embed_eager, dynamic=False) if compile and self.fused is None else self.embed_eager

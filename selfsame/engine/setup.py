@@ -61,5 +61,5 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
     machine = choose_machine(recipe.run)
-    model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile)
+    model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile, machine.graphs)
     return Problem.of(recipe, method, model, federation, world, ranks)
