@@ -1,4 +1,4 @@
-"""`selfsame evaluate`: how well the network of a run tells people apart, on every protocol that its data allow."""
+"""`selfsame evaluate`: how well the network of a run tells people apart; `evaluations`: several side by side."""
 
 from __future__ import annotations
 
@@ -47,3 +47,38 @@ def evaluate(
     for remark in remarks(result):
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {folder / 'evaluation.html'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def evaluations(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs that were evaluated, or evaluation.json files.")],
+    out: Annotated[Path, typer.Option("--out", help="The page.")] = Path("evaluations.html"),
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Also draw the ROC curves to this .svg, .png or .pdf file.")
+    ] = None,
+    protocol: Annotated[
+        list[str] | None, typer.Option("--protocol", metavar="NAME", help="Draw these alone; may be repeated.")
+    ] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
+) -> None:
+    """Compare runs that were evaluated: a table of error rates, and the ROC of every protocol, one line a run."""
+    from rich.console import Console
+
+    from selfsame.engine.checkpoint import write_atomically
+    from selfsame.report.evaluation import WIDE
+    from selfsame.report.evaluations import markdown, named, read_evaluation, render, save_figure, table
+
+    results = named([read_evaluation(run) for run in runs], runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if figure is not None:
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(results, figure, protocol or [])
+    write_atomically(out, render(results).encode())
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    if as_markdown:
+        print(markdown(results), end="")
+    else:
+        console.print(table(results))
+    files = f"report: {out}" + (f", figure: {figure}" if figure is not None else "")
+    console.print(files, markup=False, highlight=False, soft_wrap=True)

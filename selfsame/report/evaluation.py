@@ -14,6 +14,7 @@ from selfsame.report.view import percent
 from selfsame.verify.rates import det, deviate
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table
 
@@ -45,17 +46,17 @@ def protocol_tables(result: Plain, width: int) -> list[Table]:
         rows.append([cell if number == 4 else cell.partition(" [")[0] for number, cell in enumerate(row)])
     title = f"{result['title']}: verification"
     if width >= WIDE:
-        return [_rich(title, headings, rows)]
+        return [terminal_table(title, headings, rows)]
     left, right = ([(row[0], *row[part]) for row in (headings, *rows)] for part in (slice(1, 6), slice(6, None)))
-    return [_rich(title, left[0], left[1:]), _rich("", right[0], right[1:])]
+    return [terminal_table(title, left[0], left[1:]), terminal_table("", right[0], right[1:])]
 
 
 def user_table(result: Plain) -> Table:
     """What each protocol means for single users."""
-    return _rich("Users, at each protocol's threshold of equal errors", USER_HEADINGS, _user_rows(result))
+    return terminal_table("Users, at each protocol's threshold of equal errors", USER_HEADINGS, _user_rows(result))
 
 
-def _rich(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def terminal_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -118,11 +119,11 @@ def _rows(result: Plain, between: str) -> list[list[str]]:
             [
                 protocol["name"],
                 *(f"{protocol[key]:,}" for key in ("genuine", "impostor", "people")),
-                _span(protocol["eer"], between, 2),
-                _span(protocol["auroc"], between, 2),
-                *(_span(value, between, 1) for value in protocol["tpr_at_fpr"].values()),
-                *(_span(value, between, 3, 1.0) for value in protocol["min_dcf"].values()),
-                "–" if found is None else _span(found["rank_1"], between, 1),
+                interval(protocol["eer"], between, 2),
+                interval(protocol["auroc"], between, 2),
+                *(interval(value, between, 1) for value in protocol["tpr_at_fpr"].values()),
+                *(interval(value, between, 3, 1.0) for value in protocol["min_dcf"].values()),
+                "–" if found is None else interval(found["rank_1"], between, 1),
             ]
         )
     return rows
@@ -148,7 +149,7 @@ def _user_rows(result: Plain) -> list[list[str]]:
     return rows
 
 
-def _span(figure: Plain, between: str, digits: int, scale: float = 100.0) -> str:
+def interval(figure: Plain, between: str, digits: int, scale: float = 100.0) -> str:
     """A figure with its interval, or that it is refused."""
     if "refused" in figure:
         return FEW
@@ -172,7 +173,11 @@ def render(result: Plain) -> str:
         ("remarks", "What to know", _list(remarks(result))),
         ("facts", "Facts", _facts(result)),
     ]
-    title = f"Evaluation of {result['title']}"
+    return page(f"Evaluation of {result['title']}", _lead(result), sections)
+
+
+def page(title: str, lead: str, sections: Sequence[tuple[str, str, str]]) -> str:
+    """A page with everything inside: `sections` are (name, heading, HTML), those without HTML are left out."""
     shown = [section for section in sections if section[2]]
     nav = "".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in shown)
     body = "".join(f'<section id="{name}"><h2>{heading}</h2>{inner}</section>' for name, heading, inner in shown)
@@ -183,7 +188,7 @@ def render(result: Plain) -> str:
         'img-src data:">\n<meta name="color-scheme" content="light dark">\n'
         f"<title>{html.text(title)}</title>\n<style>{html._css()}{CSS}</style>\n</head>\n<body>\n"
         f'<header><div class="brand">selfsame</div><h1>{html.text(title)}</h1>'
-        f'<div class="lead">{_lead(result)}</div></header>\n<nav>{nav}</nav>\n<main>\n{body}\n</main>\n'
+        f'<div class="lead">{lead}</div></header>\n<nav>{nav}</nav>\n<main>\n{body}\n</main>\n'
         "<footer>Written by selfsame. This file holds everything it shows.</footer>\n</body>\n</html>\n"
     )
 
@@ -227,10 +232,10 @@ def _results(result: Plain) -> str:
         f"<dt>{html.text(protocol['name'])}</dt><dd>{html.text(protocol['what'])}</dd>"
         for protocol in result["protocols"]
     )
-    return f'{_table(_headings(result), body)}<p class="note">{html.text(NOTE)}</p><dl>{named}</dl>'
+    return f'{page_table(_headings(result), body)}<p class="note">{html.text(NOTE)}</p><dl>{named}</dl>'
 
 
-def _table(headings: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+def page_table(headings: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
     head = "".join(
         f'<th scope="col"{"" if number == 0 else " class=n"}>{html.text(heading)}</th>'
         for number, heading in enumerate(headings)
@@ -290,7 +295,7 @@ def _users(result: Plain) -> str:
         for protocol in result["protocols"]
     )
     note = f'<p class="note">{html.text(LOCKED)}</p>'
-    return f"{_table(USER_HEADINGS, rows)}{note}{_legend(result)}{plot}{worst}"
+    return f"{page_table(USER_HEADINGS, rows)}{note}{_legend(result)}{plot}{worst}"
 
 
 def _worst(protocol: Plain) -> str:
@@ -306,7 +311,7 @@ def _worst(protocol: Plain) -> str:
         )
         for user in protocol["users"]["each"][:_LISTED]
     ]
-    return _table(("user", "genuine", "impostor", "TPR (%)", "FPR (%)", "AUROC (%)"), rows)
+    return page_table(("user", "genuine", "impostor", "TPR (%)", "FPR (%)", "AUROC (%)"), rows)
 
 
 def _list(lines: Sequence[str]) -> str:
@@ -320,19 +325,26 @@ def _facts(result: Plain) -> str:
     )
 
 
-def _points(protocol: Plain) -> tuple[np.ndarray, np.ndarray]:
+def points(protocol: Plain) -> tuple[np.ndarray, np.ndarray]:
+    """(FPR, TPR) of a protocol's curve."""
     return np.array(protocol["curve"]["fpr"]), np.array(protocol["curve"]["tpr"])
 
 
 @figures._styled
 def roc_figure(result: Plain) -> Figure | None:
     """True against false accept rate, the latter on a logarithmic axis down to what the trials support."""
-    lines = [(*_points(protocol), look) for protocol, look in zip(result["protocols"], _looks(result))]
+    lines = [(*points(protocol), look) for protocol, look in zip(result["protocols"], _looks(result))]
     if not lines:
         return None
+    figure, ax = figures._panel(4.7, 3.4)
+    draw_roc(ax, lines)
+    return figure
+
+
+def draw_roc(ax: Axes, lines: Sequence[tuple[np.ndarray, np.ndarray, Look]]) -> None:
+    """Curves of (FPR, TPR) with a logarithmic axis, chance beside them."""
     smallest = min((float(fpr[fpr > 0].min()) for fpr, _, _ in lines if (fpr > 0).any()), default=1.0)
     left = max(_LEAST, min(0.1, smallest))
-    figure, ax = figures._panel(4.7, 3.4)
     chance = np.geomspace(left, 1, 50)
     ax.plot(100 * chance, 100 * chance, color=THEME["muted"][0], lw=0.8, dashes=(2, 2))
     for fpr, tpr, look in lines:
@@ -347,13 +359,12 @@ def roc_figure(result: Plain) -> Figure | None:
     ax.set_ylim(0, 102)
     ax.set_xlabel("False accept rate (%), log scale")
     ax.set_ylabel("True accept rate (%)")
-    return figure
 
 
 @figures._styled
 def det_figure(result: Plain) -> Figure | None:
     """False rejects against false accepts on normal deviate axes."""
-    lines = [(*det(*_points(protocol)), look) for protocol, look in zip(result["protocols"], _looks(result))]
+    lines = [(*det(*points(protocol)), look) for protocol, look in zip(result["protocols"], _looks(result))]
     lines = [line for line in lines if len(line[0]) > 1]
     if not lines:
         return None
