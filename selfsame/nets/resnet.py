@@ -55,6 +55,7 @@ class ResNet(nn.Module):
     The stem is 3x3 and keeps the size ("small"), or 7x7 with max pooling, a quarter of each side being left ("large").
     `groups` is for the norms, see `group_norm`. Convolutions start from He's normal distribution, or from PyTorch's own
     ("torch"), which are 0.4 times as long: before a norm only their direction counts, and shorter ones turn faster.
+    With `zero_last` each block starts as its shortcut, its last norm having weight 0 (Goyal et al., 2017, section 5.1).
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ResNet(nn.Module):
         project: bool,
         init: str,
         stem: str = "small",
+        zero_last: bool = False,
     ) -> None:
         super().__init__()
         if init not in ("kaiming", "torch"):
@@ -93,6 +95,8 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d) and init == "kaiming":
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if isinstance(module, Block) and zero_last:
+                nn.init.zeros_(module.norm2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D) of images (n, C, H, W)."""
@@ -101,35 +105,54 @@ class ResNet(nn.Module):
         return out
 
 
-def _cifar(depth: int, shape: Shape, width: int, groups: int, init: str) -> nn.Module:
-    return ResNet(16, ((depth - 2) // 6,) * 3, shape, width, groups=groups, project=False, init=init)
+def _cifar(depth: int, shape: Shape, width: int, groups: int, init: str, zero_last: bool) -> nn.Module:
+    blocks = ((depth - 2) // 6,) * 3
+    return ResNet(16, blocks, shape, width, groups=groups, project=False, init=init, zero_last=zero_last)
 
 
-def resnet8(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+def resnet8(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
     """The CIFAR residual network of 8 layers, 0.08 million parameters."""
-    return _cifar(8, shape, width, groups, init)
+    return _cifar(8, shape, width, groups, init, zero_last)
 
 
-def resnet20(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+def resnet20(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
     """The CIFAR residual network of 20 layers, 0.27 million parameters."""
-    return _cifar(20, shape, width, groups, init)
+    return _cifar(20, shape, width, groups, init, zero_last)
 
 
-def resnet32(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+def resnet32(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
     """The CIFAR residual network of 32 layers, 0.46 million parameters."""
-    return _cifar(32, shape, width, groups, init)
+    return _cifar(32, shape, width, groups, init, zero_last)
 
 
-def resnet56(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming") -> nn.Module:
+def resnet56(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
     """The CIFAR residual network of 56 layers, 0.85 million parameters."""
-    return _cifar(56, shape, width, groups, init)
+    return _cifar(56, shape, width, groups, init, zero_last)
 
 
-def resnet18(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming", stem: str = "small") -> nn.Module:
+def resnet18(
+    shape: Shape,
+    width: int,
+    *,
+    groups: int = 32,
+    init: str = "kaiming",
+    stem: str = "small",
+    zero_last: bool = False,
+) -> nn.Module:
     """The residual network of 18 layers, 11.2 million parameters before the last layer."""
-    return ResNet(64, (2, 2, 2, 2), shape, width, groups=groups, project=True, init=init, stem=stem)
+    blocks = (2, 2, 2, 2)
+    return ResNet(64, blocks, shape, width, groups=groups, project=True, init=init, stem=stem, zero_last=zero_last)
 
 
-def resnet34(shape: Shape, width: int, *, groups: int = 32, init: str = "kaiming", stem: str = "small") -> nn.Module:
+def resnet34(
+    shape: Shape,
+    width: int,
+    *,
+    groups: int = 32,
+    init: str = "kaiming",
+    stem: str = "small",
+    zero_last: bool = False,
+) -> nn.Module:
     """The residual network of 34 layers, 21.3 million parameters before the last layer."""
-    return ResNet(64, (3, 4, 6, 3), shape, width, groups=groups, project=True, init=init, stem=stem)
+    blocks = (3, 4, 6, 3)
+    return ResNet(64, blocks, shape, width, groups=groups, project=True, init=init, stem=stem, zero_last=zero_last)

@@ -37,6 +37,7 @@ class _Pass:
     vectors: dict[str, Tensor] = field(default_factory=dict)
     inputs: dict[str, Tensor] = field(default_factory=dict)  # of each convolution
     normed: dict[str, Any] = field(default_factory=dict)
+    largest: Tensor | None = None  # where the stem's pooling found its values
     pooled: Tensor | None = None
     pixels: int = 0
 
@@ -56,6 +57,9 @@ class FusedResNet:
         if ops is None:
             from selfsame.nets import kernels as ops
         self.net, self.ops, self.low = net, ops, low
+        large = isinstance(net.pool, nn.MaxPool2d)
+        self.stem = (2, 3) if large else (1, 1)  # stride and padding
+        self.pool = ([3, 3], [2, 2], [1, 1]) if large else None  # sides, strides, paddings
         self.matrices = {n: s for n, s in zip(names, shapes, strict=True) if len(s) > 1}
         self.vectors = {n: s for n, s in zip(names, shapes, strict=True) if len(s) == 1}
         assert names == (*self.matrices, *self.vectors), "matrices first, then vectors"
@@ -70,8 +74,8 @@ class FusedResNet:
 
     @staticmethod
     def fits(net: nn.Module) -> bool:
-        """Whether this network can be run here: a `ResNet` with the small stem, and with Triton."""
-        if type(net) is not ResNet or any(isinstance(m, nn.MaxPool2d) for m in net.modules()):
+        """Whether this network can be run here: a `ResNet`, and with Triton."""
+        if type(net) is not ResNet:
             return False
         try:
             from selfsame.nets.kernels import supported
@@ -94,7 +98,9 @@ class FusedResNet:
         wide = -(-x.shape[1] // _STEM) * _STEM - x.shape[1]
         x = self._widened(x, wide)
         done.weights["conv.weight"] = F.pad(stem, (0, 0, 0, 0, 0, wide)).contiguous(memory_format=torch.channels_last)
-        x = self._normed(done, "norm", self._conv(done, "conv", x, 1, 1))
+        x = self._normed(done, "norm", self._conv(done, "conv", x, *self.stem))
+        if self.pool is not None:
+            x, done.largest = torch.ops.aten.max_pool2d_with_indices(x, *self.pool)
         for place, block in enumerate(self.net.blocks):
             assert isinstance(block, Block)
             at, stride = f"blocks.{place}", _stride(block)
@@ -157,8 +163,15 @@ class FusedResNet:
                 short, _ = self._norm_grad(done, f"{at}.shortcut.1", short, None, parts)
                 weight_grad(f"{at}.shortcut.0", short, stride, 0)
                 more = input_grad(f"{at}.shortcut.0", short, stride, 0)
+        if self.pool is not None:
+            assert more is not None and not thin, "the first block adds its input as it is"
+            before = done.normed["norm"].out
+            grad = torch.ops.aten.max_pool2d_with_indices_backward(
+                grad + more, before, *self.pool, [1, 1], False, done.largest
+            )
+            more = None
         grad, _ = self._norm_grad(done, "norm", grad, more, parts, thin)
-        weight_grad("conv", grad, 1, 1)
+        weight_grad("conv", grad, *self.stem)
         if streams is not None:
             streams[0].wait_stream(streams[1])
         return [matrices, parts.sum(0)]

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from selfsame.nets import build
-from selfsame.nets.resnet_cuda import FusedResNet
 
 
 def _count(net):
@@ -75,7 +74,6 @@ def test_the_large_stem_leaves_a_quarter_of_each_side():
     net.blocks[0].register_forward_hook(lambda module, given, out: seen.append(given[0].shape))
     assert net(torch.rand(2, 3, 64, 48)).shape == (2, 4)
     assert seen == [(2, 64, 16, 12)]
-    assert not FusedResNet.fits(net)  # written out for the small stem
 
 
 def test_convolutions_start_with_the_fan_out_variance():

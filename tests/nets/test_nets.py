@@ -239,3 +239,14 @@ def test_resnets_start_as_asked():
     assert abs(convs["torch"].var().item() * 3 * 576 - 1) < 0.05
     with pytest.raises(SelfsameError, match="init must be"):
         build("resnet8", (3, 32, 32), 8, init="zeros")
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18"])
+def test_blocks_may_start_as_their_shortcuts(name):
+    net = build(name, (3, 16, 16), 8, zero_last=True)
+    x = torch.rand(2, 3, 16, 16)
+    kept = net.norm(net.conv(x)).relu()
+    for block in net.blocks:
+        before, kept = kept, block(kept)
+        assert torch.equal(kept, block.shortcut(before).relu())
+    assert not torch.equal(build(name, (3, 16, 16), 8)(x), net(x))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -59,13 +60,14 @@ def check_passes(net: ResNet, layout: Layout, theta: torch.Tensor, shape: tuple[
     assert torch.allclose(grad, expected_grad, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("make", [resnet8, resnet32, resnet56, resnet18])
-def test_networks_with_the_small_stem_fit(make):
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 19, 24)])
+def test_written_out_pass_with_the_large_stem_equals_autograd(shape):
+    check_passes(*flat(ResNet(8, (1, 1), shape, 5, groups=4, project=True, init="kaiming", stem="large")), shape)
+
+
+@pytest.mark.parametrize("make", [resnet8, resnet32, resnet56, resnet18, partial(resnet18, stem="large")])
+def test_every_residual_network_fits(make):
     assert FusedResNet.fits(make((3, 32, 32), 8)) == (find_spec("triton") is not None)
-
-
-def test_the_large_stem_does_not_fit():
-    assert not FusedResNet.fits(resnet18((3, 32, 32), 8, stem="large"))
 
 
 def test_parameters_beside_the_network_get_no_derivative():
@@ -185,12 +187,18 @@ def test_kernels_read_thin_shortcuts(case):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
-@pytest.mark.parametrize("thinned", [False, True])
+@pytest.mark.parametrize("kind", ["projected", "thin", "large stem"])
 @pytest.mark.parametrize("overlap", [True, False])
-def test_network_on_cuda_equals_the_module(overlap, thinned):
-    net, layout, theta = thin(resnet20) if thinned else small(16, first=64, blocks=(2, 2, 2))
+def test_network_on_cuda_equals_the_module(overlap, kind):
+    side = 32 if kind == "large stem" else 8
+    if kind == "large stem":
+        torch.manual_seed(3)
+        whole = ResNet(64, (2, 2, 2), (3, side, side), 5, groups=16, project=True, init="torch", stem="large")
+        net, layout, theta = flat(whole)
+    else:
+        net, layout, theta = thin(resnet20) if kind == "thin" else small(16, first=64, blocks=(2, 2, 2))
     fused = FusedResNet(net, layout.names, layout.shapes)
-    x, pull = torch.randn(64, 3, 8, 8).double(), torch.randn(64, 5).double()
+    x, pull = torch.randn(64, 3, side, side).double(), torch.randn(64, 5).double()
     want = theta.clone().requires_grad_()
     expected = functional_call(net, layout.views(want), (x,))
     (right,) = torch.autograd.grad(expected, want, pull)
