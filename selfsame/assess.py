@@ -21,6 +21,7 @@ from selfsame.data.xc import MultiLabelled, Ragged
 from selfsame.engine.state import smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import World
+from selfsame.report.evaluation import FORMAT
 from selfsame.run import Run
 from selfsame.streams import host_generator
 from selfsame.verify.bootstrap import LEAST_PEOPLE, interval, mean_replicates, replicates
@@ -60,7 +61,6 @@ from selfsame.verify.users import per_user
 FPRS = (1e-1, 1e-2, 1e-3, 1e-4)
 P_TARGETS = (0.01, 0.05)  # VoxCeleb's, with both costs 1
 KS = (1, 3, 5)
-FORMAT = "selfsame-evaluation-1"
 
 _MOST_TRIALS = 1_000_000  # impostor trials of a protocol
 _MOST_SAMPLES = 20_000  # of a population

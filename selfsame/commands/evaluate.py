@@ -65,13 +65,14 @@ def evaluations(
 
     from selfsame.engine.checkpoint import write_atomically
     from selfsame.report.evaluation import WIDE
-    from selfsame.report.evaluations import markdown, named, read_evaluation, render, save_figure, table
+    from selfsame.report.evaluations import drawn, markdown, named, read_evaluation, render, table
 
     results = named([read_evaluation(run) for run in runs], runs)
+    curves = b"" if figure is None else drawn(results, figure, protocol or [])
     out.parent.mkdir(parents=True, exist_ok=True)
     if figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(results, figure, protocol or [])
+        write_atomically(figure, curves)
     write_atomically(out, render(results).encode())
     console = Console()
     if not console.is_terminal:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Plain = dict[str, Any]
 
+FORMAT = "selfsame-evaluation-1"
 FEW = "too few"
 WIDE = 136  # characters that the table of all figures takes
 _LISTED = 10  # users in a table

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfsame.assess import FORMAT
 from selfsame.errors import SelfsameError
 from selfsame.report import figures, html
-from selfsame.report.evaluation import FEW, Plain, draw_roc, interval, page, page_table, points, terminal_table
+from selfsame.report.evaluation import (
+    FEW,
+    FORMAT,
+    Plain,
+    draw_roc,
+    interval,
+    page,
+    page_table,
+    points,
+    terminal_table,
+)
 from selfsame.report.figures import DASHES, MARKERS, SERIES, Look
 from selfsame.strict import read_json
 
@@ -161,12 +171,8 @@ def roc_figure(results: Sequence[Plain], wanted: Sequence[str]) -> Figure:
     return figure
 
 
-def save_figure(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> None:
-    """Write the ROC of these protocols to a file, whole or not at all; the ending says what kind."""
-    import io
-
-    from selfsame.engine.checkpoint import write_atomically
-
+def drawn(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> bytes:
+    """The ROC of these protocols (none: of all) as a file for this path, whose ending says what kind."""
     known = protocols(results)
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -178,7 +184,7 @@ def save_figure(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> 
     with figures._style():
         dated = {} if kind == "png" else {"metadata": {"Date" if kind == "svg" else "CreationDate": None}}
         roc_figure(results, wanted or known).savefig(buffer, format=kind, dpi=160, **dated)  # type: ignore[arg-type]
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def render(results: Sequence[Plain]) -> str:
