@@ -7,6 +7,7 @@ sizes and times of the source files, so other files have another cache. A folder
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -234,12 +235,13 @@ def _build(
     try:
         work.mkdir()
         _write(work, name, form, files, rows, watch)
-        if folder.exists():
+        for last in (False, False, False, True):
+            if _named(work, folder, last):
+                break
             try:
                 return _open(folder, form, files)  # another process was quicker
             except _Damaged:
                 _discard(folder)
-        work.rename(folder)
     except OSError as error:
         raise SelfsameError(
             f"{place}: cannot write the cache ({error.strerror or error}); free some space or name another folder "
@@ -251,6 +253,17 @@ def _build(
         if old != folder and re.fullmatch(re.escape(name) + "-[0-9a-f]{16}", old.name):
             _discard(old)
     return _open(folder, form, files)
+
+
+def _named(work: Path, folder: Path, last: bool) -> bool:
+    """Give a finished folder its name; False where something has it. To ask first would let others in between."""
+    try:
+        work.rename(folder)
+    except OSError as error:
+        if last or error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        return False
+    return True
 
 
 def _write(

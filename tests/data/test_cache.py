@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from selfsame.data import cache
 from selfsame.data.cache import pack, watching
 from selfsame.errors import SelfsameError
 
@@ -195,6 +196,37 @@ def test_all_bad_is_an_empty_set(tmp_path):
     for decode in (whole, never):
         packed = pack("n", files, decode, root=tmp_path, **RAGGED)
         assert len(packed) == 0 and len(packed.bad) == 2 and packed.flat.shape == (0,)
+
+
+@pytest.mark.parametrize("theirs", ["whole", "damaged", "a file", "stays"])
+def test_what_another_process_leaves_before_the_last_step(tmp_path, monkeypatch, theirs):
+    """The name is taken between the writing and the renaming: theirs is used, or replaced where it is damaged."""
+    files = write(tmp_path, {"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]})
+    real, calls = cache._write, []
+
+    def interrupted(work, name, *rest):
+        real(work, name, *rest)
+        calls.append(work)
+        if len(calls) > 1:
+            return
+        if theirs == "whole":
+            pack("n", files, fixed, root=tmp_path, **SHORT)
+        elif theirs == "a file":
+            form = cache._Form(np.dtype(np.uint8), (2, 2), False)
+            (work.parent / f"n-{cache._key(form, files, tmp_path)}").touch()
+        else:
+            pack("n", files, fixed, root=tmp_path, **SHORT)
+            (folder,) = work.parent.glob("n-*")
+            (folder / "data.bin").write_bytes(b"x")
+
+    monkeypatch.setattr(cache, "_write", interrupted)
+    if theirs == "stays":
+        monkeypatch.setattr(cache, "_discard", lambda folder: None)
+        with pytest.raises(SelfsameError, match="cannot write the cache"):
+            pack("n", files, fixed, root=tmp_path, **SHORT)
+    else:
+        assert pack("n", files, fixed, root=tmp_path, **SHORT).flat.tobytes() == bytes([1, 2, 3, 4, 5, 6, 7, 8])
+    assert not list((tmp_path / ".selfsame").glob(".building-*/*"))
 
 
 def _builder(root, files, gate, results):
