@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
+from selfsame.strict import read_json
 
 _FULL_SCALE = {torch.uint8: 255.0, torch.int16: 32768.0}  # images and audio as they are stored
 
@@ -282,7 +282,7 @@ def written_samples(federation: Federation, raw: str) -> dict[str, Any]:
 def read_samples(path: Path) -> Federation:
     """What `written_samples` left in a file."""
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = read_json(path.read_bytes())
         tuples = {name: tuple(given[name]) for name in ("shape", "mean", "std")}
         return without_samples(**{**given, **tuples})
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:

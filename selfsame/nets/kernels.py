@@ -211,9 +211,9 @@ def _backward(
 
 
 def _tile(pixels: int, channels: int, size: int) -> tuple[int, int, int]:
-    """(channels a program, pixels at a time, warps): measured on an H200, 160 images, 32 groups.
+    """(channels a program, pixels at a time, warps): from 64 channels on measured on an H200, 160 images, 32 groups.
 
-    Of few channels there is one program an image, hardly one a multiprocessor: more warps each fill it.
+    Of fewer there is one program an image, hardly one a multiprocessor: more warps are to fill it. Not measured.
     """
     wide = max(size, min(32 if pixels >= 256 or pixels <= 16 else 64, channels))
     tall = min(triton.next_power_of_2(pixels), max(1, _TILE // wide))

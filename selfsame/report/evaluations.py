@@ -62,14 +62,14 @@ def _wrong(found: Any) -> str:
         return "no title or no protocols"
     for protocol in found["protocols"]:
         try:
-            name, curve = protocol["name"], protocol["curve"]
-            fpr, tpr = curve["fpr"], curve["tpr"]
-            named = [protocol["eer"], *protocol["tpr_at_fpr"].values()]
-            rates = [figure[key] for figure in named if "refused" not in figure for key in ("value", "low", "high")]
-            floats = [float(at) for at in protocol["tpr_at_fpr"]]
+            name, fpr, tpr = protocol["name"], protocol["curve"]["fpr"], protocol["curve"]["tpr"]
+            numbers = [*fpr, *tpr, *map(float, protocol["tpr_at_fpr"])]
+            for figure in (protocol["eer"], *protocol["tpr_at_fpr"].values()):
+                if "refused" not in figure:
+                    ends = (figure["low"], figure["high"])  # both or neither
+                    numbers += [figure["value"], *(() if ends == (None, None) else ends)]
         except (AttributeError, KeyError, TypeError, ValueError):
             return "a protocol lacks its figures"
-        numbers = [*fpr, *tpr, *floats, *(rate for rate in rates if rate is not None)]
         if not isinstance(name, str) or len(fpr) != len(tpr) or len(fpr) < 2 or not all(map(_share, numbers)):
             return f"protocol {name!r}: figures that are no rates"
     names = [protocol["name"] for protocol in found["protocols"]]
