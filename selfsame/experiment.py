@@ -36,6 +36,7 @@ FIGURES = {
     "eer": Figure("EER new %"),
     "leak": Figure("leak (17) %"),
     "recovered": Figure("recovered %"),
+    "p@1_shared": Figure("P@1 by the shared %"),
     "cos_mean": Figure("cosine to proxy", 1.0, 2),
     "cos_std": Figure("its deviation", 1.0, 2),
 }

@@ -28,7 +28,7 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import World
+from selfsame.methods.base import Fields, World
 from selfsame.presets import preset
 from selfsame.recipe import Recipe
 from selfsame.verify.evaluate import MOST_PAIRS, Evaluation, class_templates, evaluate, seen_figures
@@ -96,9 +96,7 @@ class Run:
         """The vectors that stand for the clients or classes, (R, D)."""
         if self.enrolled is not None:
             return self.enrolled
-        return self.problem.method.truth(
-            self.state.own, self.state.server, self.problem.model.head_views(self.state.theta_P)
-        )
+        return self.problem.method.truth(self.state.own, self.state.server, self._head())
 
     def evaluate(self, curves: bool = False) -> Evaluation:
         """The figures of this moment."""
@@ -113,19 +111,33 @@ class Run:
         if state.alone_NP is not None:
             return self._evaluate_alone(truth, seen, world.classes, curves)
         templates = class_templates(method, truth, world)
-        found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials)
-        self._rank(found, truth, seen, world)
+        exposed = None if self.enrolled is not None else method.exposed(state.server, self._head())
+        same = exposed is not None and torch.equal(exposed, truth)
+        shared = None if exposed is None or same else class_templates(method, exposed, world)
+        found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
+        self._rank(found, templates, shared, seen, world)
+        if same and "p@1" in found.figures:
+            found.figures["p@1_shared"] = found.figures["p@1"]
         return found
 
-    def _rank(self, found: Evaluation, truth: Tensor, seen: Samples, world: World) -> None:
+    def _head(self) -> Fields:
+        return self.problem.model.head_views(self.state.theta_P)
+
+    def _rank(
+        self, found: Evaluation, template_CD: Tensor, shared_CD: Tensor | None, seen: Samples, world: World
+    ) -> None:
         """P@1, 3 and 5 against all true labels, where samples have several."""
         if not isinstance(seen, MultiLabelled) or world.classes < self.problem.world.classes:
             return
         emb = torch.cat([self.embed(part) for part in seen.x.split(256)])
-        blocks = score_blocks(self.problem.method.score, emb, class_templates(self.problem.method, truth, world))
+
+        def ranked(vector_CD: Tensor, ks: list[int]) -> dict[int, float]:
+            return precision_at_k(score_blocks(self.problem.method.score, emb, vector_CD), seen.labels, ks, seen.missed)
+
         ks = [k for k in (1, 3, 5) if k <= world.classes]
-        ranked = precision_at_k(blocks, seen.labels, ks, seen.missed)
-        found.figures.update({f"p@{k}": value for k, value in ranked.items()})
+        found.figures.update({f"p@{k}": value for k, value in ranked(template_CD, ks).items()})
+        if shared_CD is not None:
+            found.figures["p@1_shared"] = ranked(shared_CD, [1])[1]
 
     def _evaluate_alone(self, truth_ND: Tensor, test: Samples, classes: int, curves: bool) -> Evaluation:
         """Every client judges by its own network; people it has never seen have no network, so no figure."""
@@ -156,10 +168,9 @@ class Run:
     def audit(self) -> Leakage:
         """What an observer learns of the vectors that stand for the owners."""
         state, problem = self.state, self.problem
-        head = problem.model.head_views(state.theta_P)
         world = smaller_world(problem.world, state.present)
         stream = problem.server_stream("audit", state.round)
-        found = audit(problem.method, state.own, state.server, head, world, stream)
+        found = audit(problem.method, state.own, state.server, self._head(), world, stream)
         if found.paper is None and "codeword" in state.own:
             client_M = torch.arange(min(state.present, 200), device=problem.model.device)
             update_MD = bias_updates(problem, state, client_M)

@@ -44,6 +44,23 @@ def eer_of(label: list[int], value: list[float]) -> float:
 
 
 @pytest.mark.parametrize("method", [ANGLE, DISTANCE], ids=["angle", "distance"])
+def test_precision_by_what_others_see(method, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", 8)  # 42 samples in pieces
+    test, centre_CD = samples(7, 6)
+    template_CD = embed(centre_CD)
+    shared_CD = template_CD + 2 * torch.randn(7, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    found = evaluate(method, embed, template_CD, test, test, shared_CD=shared_CD).figures
+    right = 0
+    for x, y in zip(embed(test.x), test.y.tolist()):
+        right += int(np.argmax([score(method, x, t) for t in shared_CD])) == y
+    assert found["p@1_shared"] == pytest.approx(right / 42, abs=1e-12)
+    assert 0.1 < right / 42 < found["p@1"]
+    rest = evaluate(method, embed, template_CD, test, test).figures
+    assert rest.pop("p@1_shared") is None
+    assert rest == {key: value for key, value in found.items() if key != "p@1_shared"}
+
+
+@pytest.mark.parametrize("method", [ANGLE, DISTANCE], ids=["angle", "distance"])
 @pytest.mark.parametrize("noise", [0.2, 0.7, 3.0])
 def test_figures(method, noise):
     test, centre_CD = samples(7, 6, noise)

@@ -323,6 +323,23 @@ def test_collapse_is_said(digits):
     assert good.final["p@1"] > 2 / 7
 
 
+@pytest.mark.parametrize("method", ["fedgn", "fedcs", "fedhide", "fedaws", "softmax", "feduv", "fdml", "deepsvdd"])
+def test_precision_by_the_shared_vectors(method, digits):
+    """By the proxies that others see, by the classes' own vectors where these are seen, by nothing where nothing is."""
+    run = carry_on(start(a_recipe(method, run={"rounds": 20, "eval_every": 20}), None, digits))
+    shared = run.final.get("p@1_shared")
+    if method in ("fedaws", "softmax"):
+        assert shared == run.final["p@1"]
+    elif method in ("feduv", "fdml", "deepsvdd"):
+        assert shared is None
+    else:
+        proxy_CD = run.state.server["proxies"].double()
+        right = 0
+        for x, y in zip(run.embed(digits.test.x).double(), digits.test.y.tolist()):
+            right += int(torch.argmax(torch.stack([x @ p / p.norm() for p in proxy_CD]))) == y
+        assert shared == pytest.approx(right / len(digits.test.y), abs=1e-12)
+
+
 def test_a_run_folder_must_be_free(digits, tmp_path):
     recipe = a_recipe("fedhide")
     (tmp_path / "file").write_text("x")

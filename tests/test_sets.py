@@ -86,7 +86,8 @@ def test_several_crops_count_as_the_mean_of_their_places():
     assert torch.allclose(together, unit(run.embed(raw)).unflatten(0, (4, 3)).mean(1), atol=1e-6)
 
 
-def test_sparse_rows_with_several_labels(tmp_path):
+@pytest.mark.parametrize(("method", "shared"), [("fedaws", "class_embedding"), ("fedgn", "proxies")])
+def test_sparse_rows_with_several_labels(method, shared, tmp_path):
     draw = np.random.default_rng(1)
     for part, rows in (("train", 60), ("test", 20)):
         lines = [f"{rows} 12 6"]
@@ -95,18 +96,18 @@ def test_sparse_rows_with_several_labels(tmp_path):
             labels = sorted({label, int(draw.integers(6))})
             lines.append(f"{','.join(map(str, labels))} {2 * label}:1.0 {2 * label + 1}:0.5")
         (tmp_path / f"tiny_{part}.txt").write_text("\n".join(lines) + "\n")
-    run = run_on({"name": "xc", "path": str(tmp_path)}, {"name": "embedding-bag", "width": 8}, rounds=3)
+    run = run_on({"name": "xc", "path": str(tmp_path)}, {"name": "embedding-bag", "width": 8}, method, rounds=3)
     assert run.problem.recipe.net.options["features"] == 12  # from the file's first line
     figures = run.evaluate().figures
     test = run.problem.federation.test
     emb = run.embed(test.x)
-    hits = 0
-    table = run.state.server["class_embedding"]
-    for place in range(len(test.x)):
-        best = int(torch.stack([torch.cosine_similarity(emb[place], w, dim=0) for w in table]).argmax())
-        begin, end = test.labels.offset[place : place + 2].tolist()
-        hits += best in test.labels.value[begin:end].tolist()
-    assert figures["p@1"] == pytest.approx(hits / (len(test.x) + test.missed))
+    for table, key in ((run.truth(), "p@1"), (run.state.server[shared], "p@1_shared")):
+        hits = 0
+        for place in range(len(test.x)):
+            best = int(torch.stack([torch.cosine_similarity(emb[place], w, dim=0) for w in table]).argmax())
+            begin, end = test.labels.offset[place : place + 2].tolist()
+            hits += best in test.labels.value[begin:end].tolist()
+        assert figures[key] == pytest.approx(hits / (len(test.x) + test.missed))
     assert set(figures) >= {"p@3", "p@5"}
 
 

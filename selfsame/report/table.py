@@ -39,7 +39,8 @@ UNITS = (
     "Measured: the mean over the seeds that did not diverge, ± half the range where there are several. Difference: "
     "measured less paper. The paper's ± is its own, ≈ stands for figures read off a plot. Seen: test samples of the "
     "training classes against their vectors; new: pairs of samples of unseen classes. Recovered: the share of true "
-    "prototypes that an attacker who knows the method gets back, which no paper reports."
+    "prototypes that an attacker who knows the method gets back, which no paper reports. By the shared: P@1 where the "
+    "vectors that others see stand for the classes."
 )
 
 
@@ -146,9 +147,12 @@ class Row:
 
 
 def figures_of(rows: Sequence[Row]) -> list[str]:
-    """The figures to show: those the paper reports; the recovered share always stands beside the leakage."""
+    """The figures to show: those the paper reports; beside the leakage always what else says what others learn."""
     named = {key for row in rows for key in row.variant.paper.figures}
-    named |= {"recovered"} if "leak" in named else set()
+    if "leak" in named:
+        named |= {"recovered"} | {
+            key for key in ("p@1_shared",) if any(row.measured(key)[0] is not None for row in rows)
+        }
     if named:
         return [key for key in FIGURES if key in named]
     measured = [key for key in SHOWN if any(row.measured(key)[0] is not None for row in rows)]

@@ -48,10 +48,12 @@ def evaluate(
     unseen: Samples,
     curves: bool = False,
     trials: Trials | None = None,
+    shared_CD: Tensor | None = None,
 ) -> Evaluation:
     """P@1 and one-class AUROC of seen classes against their own vectors; AUROC and EER over pairs of unseen samples.
 
-    The pairs are those of the trial list, where there is one, and otherwise all of them.
+    The pairs are those of the trial list, where there is one, and otherwise all of them. `shared_CD` is what others see
+    in place of the classes' own vectors: P@1 by these tells how well somebody without the true ones can name a sample.
     """
     figures: dict[str, float | None] = {}
     drawn: dict[str, Roc] = {}
@@ -59,14 +61,19 @@ def evaluate(
         rows = max(1, min(_chunk(test), _MOST_SCORES // max(1, len(template_CD))))
         step = max(1, -(-len(test.x) // MOST_PAIRS))
         kept: list[Tensor] = []
+        named = 0
 
         def parts() -> Iterator[Tensor]:
+            nonlocal named
             for begin, x in zip(range(0, len(test.x), rows), test.x.split(rows), strict=True):
                 emb = embed(x)
                 kept.append(emb[-begin % step :: step])
+                if shared_CD is not None:
+                    named += int((method.score(emb, shared_CD).argmax(1) == test.y[begin : begin + rows]).sum())
                 yield method.score(emb, template_CD)
 
         figures, own, other = seen_figures(parts(), test.y, len(template_CD))
+        figures["p@1_shared"] = None if shared_CD is None else named / len(test.x)
         figures["alike"] = alikeness(torch.cat(kept), test.y[::step]) if method.by_angle else None
         if curves:
             drawn["seen"] = roc(own, other)

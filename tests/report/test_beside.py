@@ -108,6 +108,10 @@ def test_which_figures():
     assert figures_of([row(ended(0.5))]) == ["p@1", "leak", "recovered"]
     assert figures_of([row(ended(0.5), paper=Paper({"cos_mean": (0.1, None)}))]) == ["cos_mean"]
     assert figures_of([row(ended(0.5), paper=Paper())]) == ["p@1", "leak", "recovered"]
+    newer = ended(0.5)
+    newer.final["p@1_shared"] = 0.0692
+    assert figures_of([row(newer)]) == ["p@1", "leak", "recovered", "p@1_shared"]
+    assert beside_cells(row(newer), "p@1_shared") == ("–", "6.9", "–")
     assert figures_of([row(None, paper=Paper())]) == ["p@1"]
     assert figures_of([row(RunView(title="x", method="m", final={"eer": 0.1}), paper=Paper())]) == ["eer"]
 
