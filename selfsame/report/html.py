@@ -34,8 +34,8 @@ TWO_FIGURES = (
     "the method and undoes it recovers: the arrow leads to the figure to rely on."
 )
 ZERO = (
-    "Runs at 0 share no class vector in the clear. Zero speaks of class vectors only: network updates can be attacked "
-    "by other means."
+    "Runs with both markers at 0 share no class vector in the clear. Zero speaks of class vectors only: network "
+    "updates can be attacked by other means."
 )
 
 
@@ -279,6 +279,13 @@ def _leakage(views: Sequence[RunView]) -> str:
         return '<p class="note">Accuracy and leakage were not both measured.</p>'
     unknown = [view for view in views if view.figure("p@1") is None or view.exposed() == (None, None)]
     not_drawn = f'<p class="note">Not measured, hence not drawn: {_names(unknown)}.</p>' if unknown else ""
+    shared = [(v.title, v.figure("p@1"), v.figure("p@1_shared")) for v in views]
+    rates = [
+        f"{title} {percent(by)} in place of {percent(own)} %" for title, own, by in shared if by not in (None, own)
+    ]
+    by_others = (
+        f'<p class="note">{text("P@1 by what others see of a class: " + "; ".join(rates))}.</p>' if rates else ""
+    )
     key = (
         '<ul class="legend"><li><i class="dot hollow"></i>measure (17)</li>'
         '<li><i class="dot"></i>adaptive attacker</li></ul>'
@@ -287,7 +294,7 @@ def _leakage(views: Sequence[RunView]) -> str:
     return (
         f'<div class="aside">{_figure(figure, "f-leakage", caption)}'
         f"<div>{key}<p>{text(TWO_FIGURES)}</p>"
-        f'<p class="note">{text(ZERO)}</p>{not_drawn}</div></div>'
+        f'<p class="note">{text(ZERO)}</p>{by_others}{not_drawn}</div></div>'
     )
 
 

@@ -236,6 +236,13 @@ def test_leakage_plot_leaves_out_what_was_not_measured():
     assert [line.get_xdata()[0] for line in only.axes[0].lines] == [30.0]
 
 
+def test_the_report_says_what_others_could_name():
+    seen = {"p@1": 0.595, "leak": 0.82, "recovered": 1.0, "p@1_shared": 0.1684}
+    said = words(render([a_view("FedGN(0.3)", final=seen), a_view("FedAwS", final={**seen, "p@1_shared": 0.595})], "T"))
+    assert "P@1 by what others see of a class: FedGN(0.3) 16.8 in place of 59.5 %." in said
+    assert "by what others see" not in words(render([a_view()], "T"))
+
+
 def test_space_pairs_prototypes_with_proxies():
     picture = Picture([(0, 0)], [0], [False], [(1, 1), (2, 2)], [(3, 1), (4, 2)])
     lines = figures.space(picture).axes[0].lines
