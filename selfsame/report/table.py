@@ -150,9 +150,9 @@ def figures_of(rows: Sequence[Row]) -> list[str]:
     """The figures to show: those the paper reports; beside the leakage always what else says what others learn."""
     named = {key for row in rows for key in row.variant.paper.figures}
     if "leak" in named:
-        named |= {"recovered"} | {
-            key for key in ("p@1_shared",) if any(row.measured(key)[0] is not None for row in rows)
-        }
+        named.add("recovered")
+        if any(row.measured("p@1_shared")[0] is not None for row in rows):  # runs of earlier versions lack it
+            named.add("p@1_shared")
     if named:
         return [key for key in FIGURES if key in named]
     measured = [key for key in SHOWN if any(row.measured(key)[0] is not None for row in rows)]
