@@ -7,10 +7,12 @@ and may have the stem that the paper gives them for larger images (table 1): 7x7
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from selfsame.errors import SelfsameError
-from selfsame.nets.norm import group_norm
+from selfsame.nets.norm import StandardConv2d, group_norm
 
 Shape = tuple[int, int, int]
 
@@ -29,16 +31,18 @@ class Thin(nn.Module):
 class Block(nn.Module):
     """Two 3x3 convolutions; where the shape changes, the shortcut is projected by 1x1 (option B) or thinned (A)."""
 
-    def __init__(self, before: int, after: int, stride: int, groups: int, project: bool) -> None:
+    def __init__(
+        self, before: int, after: int, stride: int, groups: int, project: bool, conv: type[nn.Conv2d] = nn.Conv2d
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.conv1 = conv(before, after, 3, stride=stride, padding=1, bias=False)
         self.norm1 = group_norm(after, groups)
-        self.conv2 = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.conv2 = conv(after, after, 3, padding=1, bias=False)
         self.norm2 = group_norm(after, groups)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or before != after:
             if project:
-                into = nn.Conv2d(before, after, 1, stride=stride, bias=False)
+                into = conv(before, after, 1, stride=stride, bias=False)
                 self.shortcut = nn.Sequential(into, group_norm(after, groups))
             else:
                 self.shortcut = Thin(stride, after - before)
@@ -56,6 +60,7 @@ class ResNet(nn.Module):
     `groups` is for the norms, see `group_norm`. Convolutions start from He's normal distribution, or from PyTorch's own
     ("torch"), which are 0.4 times as long: before a norm only their direction counts, and shorter ones turn faster.
     With `zero_last` each block starts as its shortcut, its last norm having weight 0 (Goyal et al., 2017, section 5.1).
+    With `standardise` the kernels are standardised before use, see `StandardConv2d`.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class ResNet(nn.Module):
         init: str,
         stem: str = "small",
         zero_last: bool = False,
+        standardise: bool = False,
     ) -> None:
         super().__init__()
         if init not in ("kaiming", "torch"):
@@ -81,14 +87,16 @@ class ResNet(nn.Module):
         if min(shape[1:]) < least:
             raise SelfsameError(f"images of {shape[1]}x{shape[2]} are too small, at least {least}x{least} is needed")
         side, stride = (7, 2) if large else (3, 1)
-        self.conv = nn.Conv2d(shape[0], first, side, stride=stride, padding=side // 2, bias=False)
+        conv = StandardConv2d if standardise else nn.Conv2d
+        self.standardise = standardise
+        self.conv = conv(shape[0], first, side, stride=stride, padding=side // 2, bias=False)
         self.norm = group_norm(first, groups)
         self.pool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         layers, before = [], first
         for stage, number in enumerate(blocks):
             after = first * 2**stage
             for place in range(number):
-                layers.append(Block(before, after, 2 if stage > 0 and place == 0 else 1, groups, project))
+                layers.append(Block(before, after, 2 if stage > 0 and place == 0 else 1, groups, project, conv))
                 before = after
         self.blocks = nn.Sequential(*layers)
         self.head = nn.Linear(before, width)
@@ -105,29 +113,64 @@ class ResNet(nn.Module):
         return out
 
 
-def _cifar(depth: int, shape: Shape, width: int, groups: int, init: str, zero_last: bool) -> nn.Module:
-    blocks = ((depth - 2) // 6,) * 3
-    return ResNet(16, blocks, shape, width, groups=groups, project=False, init=init, zero_last=zero_last)
+def _cifar(depth: int, shape: Shape, width: int, **options: Any) -> nn.Module:
+    return ResNet(16, ((depth - 2) // 6,) * 3, shape, width, project=False, **options)
 
 
-def resnet8(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
+def _wide(blocks: tuple[int, ...], shape: Shape, width: int, **options: Any) -> nn.Module:
+    return ResNet(64, blocks, shape, width, project=True, **options)
+
+
+def resnet8(
+    shape: Shape,
+    width: int,
+    *,
+    groups: int = 8,
+    init: str = "kaiming",
+    zero_last: bool = False,
+    standardise: bool = False,
+) -> nn.Module:
     """The CIFAR residual network of 8 layers, 0.08 million parameters."""
-    return _cifar(8, shape, width, groups, init, zero_last)
+    return _cifar(8, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
 
 
-def resnet20(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
+def resnet20(
+    shape: Shape,
+    width: int,
+    *,
+    groups: int = 8,
+    init: str = "kaiming",
+    zero_last: bool = False,
+    standardise: bool = False,
+) -> nn.Module:
     """The CIFAR residual network of 20 layers, 0.27 million parameters."""
-    return _cifar(20, shape, width, groups, init, zero_last)
+    return _cifar(20, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
 
 
-def resnet32(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
+def resnet32(
+    shape: Shape,
+    width: int,
+    *,
+    groups: int = 8,
+    init: str = "kaiming",
+    zero_last: bool = False,
+    standardise: bool = False,
+) -> nn.Module:
     """The CIFAR residual network of 32 layers, 0.46 million parameters."""
-    return _cifar(32, shape, width, groups, init, zero_last)
+    return _cifar(32, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
 
 
-def resnet56(shape: Shape, width: int, *, groups: int = 8, init: str = "kaiming", zero_last: bool = False) -> nn.Module:
+def resnet56(
+    shape: Shape,
+    width: int,
+    *,
+    groups: int = 8,
+    init: str = "kaiming",
+    zero_last: bool = False,
+    standardise: bool = False,
+) -> nn.Module:
     """The CIFAR residual network of 56 layers, 0.85 million parameters."""
-    return _cifar(56, shape, width, groups, init, zero_last)
+    return _cifar(56, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
 
 
 def resnet18(
@@ -138,10 +181,11 @@ def resnet18(
     init: str = "kaiming",
     stem: str = "small",
     zero_last: bool = False,
+    standardise: bool = False,
 ) -> nn.Module:
     """The residual network of 18 layers, 11.2 million parameters before the last layer."""
-    blocks = (2, 2, 2, 2)
-    return ResNet(64, blocks, shape, width, groups=groups, project=True, init=init, stem=stem, zero_last=zero_last)
+    options = {"groups": groups, "init": init, "stem": stem, "zero_last": zero_last, "standardise": standardise}
+    return _wide((2, 2, 2, 2), shape, width, **options)
 
 
 def resnet34(
@@ -152,7 +196,8 @@ def resnet34(
     init: str = "kaiming",
     stem: str = "small",
     zero_last: bool = False,
+    standardise: bool = False,
 ) -> nn.Module:
     """The residual network of 34 layers, 21.3 million parameters before the last layer."""
-    blocks = (3, 4, 6, 3)
-    return ResNet(64, blocks, shape, width, groups=groups, project=True, init=init, stem=stem, zero_last=zero_last)
+    options = {"groups": groups, "init": init, "stem": stem, "zero_last": zero_last, "standardise": standardise}
+    return _wide((3, 4, 6, 3), shape, width, **options)

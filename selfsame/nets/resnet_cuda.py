@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from selfsame.nets.norm import TINY
 from selfsame.nets.resnet import Block, ResNet, Thin
 
 _STEM = 8  # input channels with zeros added: tensor cores want a multiple of 8
@@ -29,9 +30,19 @@ class _Norm:
     at: int  # where its pair of vectors lies among all vectors
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Kernels of convolutions that follow one another in theta and have equally many numbers in each output channel."""
+
+    place: slice
+    long: int
+
+
 @dataclass
 class _Pass:
     """What one forward pass leaves for the backward pass."""
+
+    standard: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # kernels, their mean and 1 / deviation
 
     weights: dict[str, Tensor] = field(default_factory=dict)
     vectors: dict[str, Tensor] = field(default_factory=dict)
@@ -72,6 +83,21 @@ class FusedResNet:
             if isinstance(module, nn.GroupNorm)
         }
 
+        self.runs = self._runs() if net.standardise else []
+
+    def _runs(self) -> list[_Run]:
+        """The kernels, in as few pieces as can be: each is standardised by one call."""
+        runs: list[_Run] = []
+        at = 0
+        for shape in self.matrices.values():
+            size, long = shape.numel(), shape[1:].numel()
+            if len(shape) > 2 and runs and runs[-1].long == long and runs[-1].place.stop == at:
+                runs[-1] = _Run(slice(runs[-1].place.start, at + size), long)
+            elif len(shape) > 2:
+                runs.append(_Run(slice(at, at + size), long))
+            at += size
+        return runs
+
     @staticmethod
     def fits(net: nn.Module) -> bool:
         """Whether this network can be run here: a `ResNet`, and with Triton."""
@@ -91,7 +117,7 @@ class FusedResNet:
 
     def forward(self, theta_P: Tensor, x: Tensor) -> tuple[Tensor, _Pass]:
         done = _Pass()
-        done.weights = self._matrix_views(theta_P[: sum(self.matrix_sizes)].to(self.low))
+        done.weights = self._matrix_views(self._kernels(done, theta_P[: sum(self.matrix_sizes)]))
         high = theta_P[sum(self.matrix_sizes) :][: sum(self.vector_sizes)]
         done.vectors = dict(zip(self.vectors, high.split(self.vector_sizes), strict=True))
         stem = done.weights["conv.weight"]
@@ -174,7 +200,29 @@ class FusedResNet:
         weight_grad("conv", grad, *self.stem)
         if streams is not None:
             streams[0].wait_stream(streams[1])
-        return [matrices, parts.sum(0)]
+        return [self._kernel_grads(done, matrices, out_grad.dtype), parts.sum(0)]
+
+    def _kernels(self, done: _Pass, flat: Tensor) -> Tensor:
+        """The matrices as the passes use them."""
+        low = flat.to(self.low, copy=bool(self.runs))
+        for run in self.runs:  # what standardises a row of kernels is a layer norm over it
+            rows = flat[run.place].view(-1, run.long)
+            out, mean, scale = torch.native_layer_norm(rows, [run.long], None, None, TINY)
+            low[run.place] = out.flatten()
+            done.standard.append((rows, mean, scale))
+        return low
+
+    def _kernel_grads(self, done: _Pass, flat: Tensor, high: torch.dtype) -> Tensor:
+        """From the derivative in the matrices as the passes used them, that in those of theta."""
+        if not self.runs:
+            return flat
+        out = flat.to(high)
+        for run, (rows, mean, scale) in zip(self.runs, done.standard, strict=True):
+            grad = torch.ops.aten.native_layer_norm_backward(
+                out[run.place].view_as(rows), rows, [run.long], mean, scale, None, None, [True, False, False]
+            )[0]
+            out[run.place] = grad.flatten()
+        return out
 
     def _matrix_views(self, flat: Tensor) -> dict[str, Tensor]:
         """The matrices that lie in one piece, kernels of convolutions channels-last."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from selfsame.data import Federation
 from selfsame.errors import SelfsameError
+from selfsame.nets.norm import StandardConv2d
 from selfsame.verify.card import Card
 from selfsame.verify.embedder import Embedder, Raw, one_line
 from selfsame.verify.onnxfile import INPUT, KEY, MOST_BYTES, OPERATORS, OUTPUT, sealed
@@ -86,11 +87,27 @@ def with_long_norms(net: nn.Module) -> nn.Module:
     return out
 
 
+def with_plain_kernels(net: nn.Module) -> nn.Module:
+    """A copy of the network whose kernels are standardised once and for all; its other parameters are shared.
+
+    Nothing is computed from weights any more, and what quantises weights finds those that are used.
+    """
+    if isinstance(net, StandardConv2d):
+        plain = copy.copy(net)
+        plain.__class__ = nn.Conv2d  # type: ignore[assignment]
+        plain._parameters = {**net._parameters, "weight": nn.Parameter(net.standard_weight.detach())}
+        return plain
+    out = copy.copy(net)
+    out._modules = {name: child and with_plain_kernels(child) for name, child in net._modules.items()}
+    return out
+
+
 def to_onnx(net: nn.Module, federation: Federation, raw: Tensor) -> onnx.ModelProto:
     """The graph of a network with its preparation; `raw` are a few samples (S, *shape) to trace it with."""
     _require("onnx", "onnxscript", "onnxruntime")
     sizes = {0: torch.export.Dim("samples")}
     least = shortest(net)
+    net = with_plain_kernels(net)
     if least is None:
         net = with_long_norms(net)  # asks for sizes, which must be known
     else:

@@ -239,9 +239,18 @@ def test_reference_uses_only_its_own_client(monkeypatch):
 @pytest.mark.parametrize(("name", "steps"), several([1, 3]))
 def test_network_with_its_passes_written_out(name, steps, monkeypatch):
     """What runs on CUDA, here with plain arithmetic in float64 in place of the kernels."""
+    check_written_out(name, steps, monkeypatch)
 
+
+@pytest.mark.parametrize(("name", "steps"), [("fedaws", 1), ("fedhide", 3), ("softmax", 1)])
+def test_standardised_kernels(name, steps, monkeypatch):
+    compare(name, local={"steps": steps}, net={"name": "resnet8", "width": 8, "standardise": True}, run={"rounds": 2})
+    check_written_out(name, steps, monkeypatch, standardise=True)
+
+
+def check_written_out(name: str, steps: int, monkeypatch: pytest.MonkeyPatch, **options: bool) -> None:
     def tiny_residual(shape, width):
-        return ResNet(16, (1, 1), shape, width, groups=4, project=True, init="torch")
+        return ResNet(16, (1, 1), shape, width, groups=4, project=True, init="torch", **options)
 
     monkeypatch.setitem(nets.NETS, "tiny-residual", tiny_residual)
     net = {"name": "tiny-residual", "width": 8}

@@ -250,3 +250,29 @@ def test_blocks_may_start_as_their_shortcuts(name):
         before, kept = kept, block(kept)
         assert torch.equal(kept, block.shortcut(before).relu())
     assert not torch.equal(build(name, (3, 16, 16), 8)(x), net(x))
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18"])
+def test_standardised_kernels_by_hand(name):
+    """Each output channel's kernel with mean 0 and variance 1, and nothing else changed."""
+    torch.manual_seed(0)
+    net = build(name, (3, 16, 16), 8, standardise=True).double()
+    plain = build(name, (3, 16, 16), 8).double()
+    convs = {n: m for n, m in net.named_modules() if isinstance(m, nn.Conv2d)}
+    values = {}
+    for key, value in net.state_dict().items():
+        values[key] = value.clone()
+        if key.removesuffix(".weight") in convs:
+            for channel in range(len(value)):
+                numbers = value[channel].flatten().tolist()
+                mean = sum(numbers) / len(numbers)
+                variance = sum((number - mean) ** 2 for number in numbers) / len(numbers)
+                values[key][channel] = (value[channel] - mean) / (variance + 1e-10) ** 0.5
+    assert len(convs) == (7 if name == "resnet8" else 20)
+    plain.load_state_dict(values)
+    x = torch.rand(2, 3, 16, 16).double()
+    assert torch.allclose(net(x), plain(x), rtol=0, atol=1e-10)
+    with torch.no_grad():  # neither its length nor its mean is the kernel's own
+        for module in convs.values():
+            module.weight.mul_(3.0).add_(0.5)
+    assert torch.allclose(net(x), plain(x), rtol=0, atol=1e-5)

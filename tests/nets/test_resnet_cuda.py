@@ -47,6 +47,18 @@ def test_written_out_pass_with_thin_shortcuts_equals_autograd(make, shape):
     check_passes(*thin(make, shape), shape)
 
 
+@pytest.mark.parametrize("name", ["thin", "projected", "large stem"])
+def test_written_out_pass_with_standardised_kernels_equals_autograd(name):
+    torch.manual_seed(3)
+    shape = (3, 16, 16) if name == "large stem" else (3, 8, 8)
+    make = {
+        "thin": partial(resnet20, init="torch"),
+        "projected": partial(ResNet, 16, (1, 2, 1), groups=4, project=True, init="torch"),
+        "large stem": partial(ResNet, 8, (1, 1), groups=4, project=True, init="kaiming", stem="large"),
+    }[name]
+    check_passes(*flat(make(shape=shape, width=5, standardise=True)), shape)
+
+
 def check_passes(net: ResNet, layout: Layout, theta: torch.Tensor, shape: tuple[int, int, int]) -> None:
     fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
     x, pull = torch.randn(6, *shape, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
@@ -187,7 +199,7 @@ def test_kernels_read_thin_shortcuts(case):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
-@pytest.mark.parametrize("kind", ["projected", "thin", "large stem"])
+@pytest.mark.parametrize("kind", ["projected", "thin", "large stem", "standardised"])
 @pytest.mark.parametrize("overlap", [True, False])
 def test_network_on_cuda_equals_the_module(overlap, kind):
     side = 32 if kind == "large stem" else 8
@@ -195,6 +207,8 @@ def test_network_on_cuda_equals_the_module(overlap, kind):
         torch.manual_seed(3)
         whole = ResNet(64, (2, 2, 2), (3, side, side), 5, groups=16, project=True, init="torch", stem="large")
         net, layout, theta = flat(whole)
+    elif kind == "standardised":
+        net, layout, theta = thin(partial(resnet20, standardise=True))
     else:
         net, layout, theta = thin(resnet20) if kind == "thin" else small(16, first=64, blocks=(2, 2, 2))
     fused = FusedResNet(net, layout.names, layout.shapes)

@@ -203,6 +203,24 @@ def test_speech_with_its_filterbank_at_any_length(monkeypatch):
     assert all(weights.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT for n in mel for name in n.input)
 
 
+def test_standardised_kernels_are_exported_as_they_are_used():
+    """No arithmetic on weights is left in the graph, and int8 finds every convolution's."""
+    x = torch.randint(0, 256, (6, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    fed = federation(x)
+    net = build("resnet8", (3, 8, 8), 5, standardise=True)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    model, graph, apart = through(net, fed, x)
+    assert apart < 1e-4
+    weights = {tensor.name for tensor in graph.graph.initializer}
+    convs = [node for node in graph.graph.node if node.op_type == "Conv"]
+    assert len(convs) == 7
+    assert all(node.input[1] in weights for node in convs)
+    small = OnnxEmbedder(finished(to_int8(graph, x.numpy()), replace(model.card, variant="int8")), "int8")
+    assert difference(small.embed(x.numpy()), net(fed.scale(x)).numpy()) < 0.2
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert type(net.conv).__name__ == "StandardConv2d"
+
+
 def test_sparse_rows_and_linear_layers_with_int8():
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(8, 2, 6, generator=generator)
