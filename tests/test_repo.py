@@ -1,10 +1,15 @@
 """Rules of the house that no single room can keep: paths, pickles, recipes, and which room imports which."""
 
 import ast
+import inspect
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from selfsame.data import DATASETS
+from selfsame.nets import NETS
+from selfsame.options import options_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "selfsame"
@@ -107,3 +112,25 @@ def test_the_reader_of_imports_reads(tmp_path):
 
 def test_there_are_recipes():
     assert RECIPES
+
+
+def options_by_page():
+    """Each data set and network with its options, beside the page that tells of it."""
+    shared = {"people", "least", "train", "validation", "test", "held_out", "unseen_share", "unseen_samples", "trials"}
+    for name, kind in DATASETS.items():
+        yield "docs/data.md", name, set(inspect.signature(kind.load).parameters) - {"path"}, shared | {"seed", "cache"}
+    for name, factory in NETS.items():
+        yield "docs/networks.md", name, set(options_of(factory)), set()
+
+
+@pytest.mark.parametrize(("page", "name", "options", "shared"), list(options_by_page()), ids=lambda v: str(v)[:20])
+def test_pages_tell_of_every_data_set_and_network(page, name, options, shared):
+    """Its row, or that of its family, names what only it can do; what most share stands below the table."""
+    text = (ROOT / page).read_text()
+    row = next((line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]), None)
+    assert row is not None, f"{page} says nothing of {name}"
+    if "the same, and" in row:
+        row += text
+    for option in options:
+        where = text if option in shared | {"hold_gib"} and "..." in row else row
+        assert f"`{option}`" in where, f"{page}: {name} has no word on {option}"
