@@ -1,4 +1,5 @@
-"""Forward and derivatives of the thin residual networks: python bench/passes.py [--net resnet32] [--images 160].
+"""Forward and derivatives of the thin residual networks: python bench/passes.py [--net resnet32] [--images 160]
+[--standardise].
 
 The passes that are written out against the module in bfloat16 under autograd, each captured as one CUDA graph, on
 32x32 images with 64 outputs. Prints microseconds a step, and the ratio. Needs a GPU and Triton.
@@ -29,13 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", default="resnet32", choices=NETS)
     parser.add_argument("--images", type=int, default=160)
+    parser.add_argument("--standardise", action="store_true", help="kernels brought to mean 0 and variance 1")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("bench/passes.py: needs a GPU")
     torch.backends.cudnn.benchmark = True
-    net = NETS[options.net]((3, 32, 32), WIDTH)
+    net = NETS[options.net]((3, 32, 32), WIDTH, standardise=options.standardise)
     x = torch.randn(options.images, 3, 32, 32, device="cuda")
     pull = torch.randn(options.images, WIDTH, device="cuda")
     print(header(torch.device("cuda")))
