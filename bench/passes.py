@@ -19,16 +19,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import header, timed
 from selfsame.engine.model import Layout
-from selfsame.nets.resnet import resnet8, resnet20, resnet32, resnet56
+from selfsame.nets import build
 from selfsame.nets.resnet_cuda import FusedResNet
 
-NETS = {net.__name__: net for net in (resnet8, resnet20, resnet32, resnet56)}
+THIN = ("resnet8", "resnet20", "resnet32", "resnet56")
 WIDTH = 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--net", default="resnet32", choices=NETS)
+    parser.add_argument("--net", default="resnet32", choices=THIN)
     parser.add_argument("--images", type=int, default=160)
     parser.add_argument("--standardise", action="store_true", help="kernels brought to mean 0 and variance 1")
     parser.add_argument("--steps", type=int, default=200)
@@ -37,7 +37,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("bench/passes.py: needs a GPU")
     torch.backends.cudnn.benchmark = True
-    net = NETS[options.net]((3, 32, 32), WIDTH, standardise=options.standardise)
+    net = build(options.net, (3, 32, 32), WIDTH, standardise=options.standardise)
     x = torch.randn(options.images, 3, 32, 32, device="cuda")
     pull = torch.randn(options.images, WIDTH, device="cuda")
     print(header(torch.device("cuda")))

@@ -7,7 +7,7 @@ and may have the stem that the paper gives them for larger images (table 1): 7x7
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -113,15 +113,8 @@ class ResNet(nn.Module):
         return out
 
 
-def _cifar(depth: int, shape: Shape, width: int, **options: Any) -> nn.Module:
-    return ResNet(16, ((depth - 2) // 6,) * 3, shape, width, project=False, **options)
-
-
-def _wide(blocks: tuple[int, ...], shape: Shape, width: int, **options: Any) -> nn.Module:
-    return ResNet(64, blocks, shape, width, project=True, **options)
-
-
-def resnet8(
+def _cifar(
+    depth: int,
     shape: Shape,
     width: int,
     *,
@@ -130,50 +123,15 @@ def resnet8(
     zero_last: bool = False,
     standardise: bool = False,
 ) -> nn.Module:
-    """The CIFAR residual network of 8 layers, 0.08 million parameters."""
-    return _cifar(8, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
+    """A CIFAR residual network of `depth` layers."""
+    blocks = ((depth - 2) // 6,) * 3
+    return ResNet(
+        16, blocks, shape, width, groups=groups, project=False, init=init, zero_last=zero_last, standardise=standardise
+    )
 
 
-def resnet20(
-    shape: Shape,
-    width: int,
-    *,
-    groups: int = 8,
-    init: str = "kaiming",
-    zero_last: bool = False,
-    standardise: bool = False,
-) -> nn.Module:
-    """The CIFAR residual network of 20 layers, 0.27 million parameters."""
-    return _cifar(20, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
-
-
-def resnet32(
-    shape: Shape,
-    width: int,
-    *,
-    groups: int = 8,
-    init: str = "kaiming",
-    zero_last: bool = False,
-    standardise: bool = False,
-) -> nn.Module:
-    """The CIFAR residual network of 32 layers, 0.46 million parameters."""
-    return _cifar(32, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
-
-
-def resnet56(
-    shape: Shape,
-    width: int,
-    *,
-    groups: int = 8,
-    init: str = "kaiming",
-    zero_last: bool = False,
-    standardise: bool = False,
-) -> nn.Module:
-    """The CIFAR residual network of 56 layers, 0.85 million parameters."""
-    return _cifar(56, shape, width, groups=groups, init=init, zero_last=zero_last, standardise=standardise)
-
-
-def resnet18(
+def _wide(
+    blocks: tuple[int, ...],
     shape: Shape,
     width: int,
     *,
@@ -183,21 +141,24 @@ def resnet18(
     zero_last: bool = False,
     standardise: bool = False,
 ) -> nn.Module:
-    """The residual network of 18 layers, 11.2 million parameters before the last layer."""
-    options = {"groups": groups, "init": init, "stem": stem, "zero_last": zero_last, "standardise": standardise}
-    return _wide((2, 2, 2, 2), shape, width, **options)
+    """A residual network of four stages, from 64 to 512 channels."""
+    return ResNet(
+        64,
+        blocks,
+        shape,
+        width,
+        groups=groups,
+        project=True,
+        init=init,
+        stem=stem,
+        zero_last=zero_last,
+        standardise=standardise,
+    )
 
 
-def resnet34(
-    shape: Shape,
-    width: int,
-    *,
-    groups: int = 32,
-    init: str = "kaiming",
-    stem: str = "small",
-    zero_last: bool = False,
-    standardise: bool = False,
-) -> nn.Module:
-    """The residual network of 34 layers, 21.3 million parameters before the last layer."""
-    options = {"groups": groups, "init": init, "stem": stem, "zero_last": zero_last, "standardise": standardise}
-    return _wide((3, 4, 6, 3), shape, width, **options)
+resnet8 = partial(_cifar, 8)  # 0.08 million parameters
+resnet20 = partial(_cifar, 20)  # 0.27
+resnet32 = partial(_cifar, 32)  # 0.46
+resnet56 = partial(_cifar, 56)  # 0.85
+resnet18 = partial(_wide, (2, 2, 2, 2))  # 11.2 before the last layer
+resnet34 = partial(_wide, (3, 4, 6, 3))  # 21.3
