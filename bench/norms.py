@@ -25,6 +25,7 @@ from selfsame.experiment import read_experiment
 from selfsame.nets import resnet
 from selfsame.run import carry_on, start
 
+NORMS = ["group", "standard", "cohort"]
 _MOVE = 0.05  # how far the averages at test go towards each cohort
 
 
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("--path", required=True)
     parser.add_argument("--only", required=True, help="the variant's title")
     parser.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
-    parser.add_argument("--norms", nargs="+", default=["group", "standard", "cohort"])
+    parser.add_argument("--norms", nargs="+", default=NORMS, choices=NORMS)
     options = parser.parse_args()
     given = {"data": {"path": options.path}, "run": {"device": "cpu"}}
     print(header(torch.device("cpu")))

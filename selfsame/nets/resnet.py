@@ -88,7 +88,6 @@ class ResNet(nn.Module):
             raise SelfsameError(f"images of {shape[1]}x{shape[2]} are too small, at least {least}x{least} is needed")
         side, stride = (7, 2) if large else (3, 1)
         conv = StandardConv2d if standardise else nn.Conv2d
-        self.standardise = standardise
         self.conv = conv(shape[0], first, side, stride=stride, padding=side // 2, bias=False)
         self.norm = group_norm(first, groups)
         self.pool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from selfsame.nets.norm import TINY
+from selfsame.nets.norm import TINY, StandardConv2d
 from selfsame.nets.resnet import Block, ResNet, Thin
 
 _STEM = 8  # input channels with zeros added: tensor cores want a multiple of 8
@@ -42,10 +42,9 @@ class _Run:
 class _Pass:
     """What one forward pass leaves for the backward pass."""
 
-    standard: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # kernels, their mean and 1 / deviation
-
     weights: dict[str, Tensor] = field(default_factory=dict)
     vectors: dict[str, Tensor] = field(default_factory=dict)
+    standard: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # kernels, their mean and 1 / deviation
     inputs: dict[str, Tensor] = field(default_factory=dict)  # of each convolution
     normed: dict[str, Any] = field(default_factory=dict)
     largest: Tensor | None = None  # where the stem's pooling found its values
@@ -82,8 +81,7 @@ class FusedResNet:
             for name, module in net.named_modules()
             if isinstance(module, nn.GroupNorm)
         }
-
-        self.runs = self._runs() if net.standardise else []
+        self.runs = self._runs() if isinstance(net.conv, StandardConv2d) else []
 
     def _runs(self) -> list[_Run]:
         """The kernels, in as few pieces as can be: each is standardised by one call."""

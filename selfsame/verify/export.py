@@ -11,11 +11,11 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ CLOSE = 1e-4  # the largest difference from PyTorch, in units of the mean length
 _WEIGHED = ("Conv", "Gemm", "MatMul")  # operators whose weights become int8
 _CALIBRATION = 256  # training samples from which the ranges of activations are taken
 _TIMED = 200  # calls
+T = TypeVar("T", bound=nn.Module)
 _LONG = 2**14  # numbers in a group that onnxruntime adds up well
 
 
@@ -78,27 +79,29 @@ class LongNorm(nn.Module):
         return hat * self.norm.weight.reshape(channel) + self.norm.bias.reshape(channel)
 
 
-def with_long_norms(net: nn.Module) -> nn.Module:
-    """A copy of the network whose group norms are `LongNorm`; its parameters are shared."""
-    if isinstance(net, nn.GroupNorm):
-        return LongNorm(net)
-    out = copy.copy(net)
-    out._modules = {name: child and with_long_norms(child) for name, child in net._modules.items()}
+def finished_kernels(conv: StandardConv2d) -> nn.Conv2d:
+    """A plain convolution with the kernels that the other one computes: what quantises weights then finds these."""
+    out = nn.Conv2d(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,  # type: ignore[arg-type]
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
+        conv.groups,
+        conv.bias is not None,
+        conv.padding_mode,
+    )
+    out.weight, out.bias = nn.Parameter(conv.standard_weight.detach()), conv.bias
     return out
 
 
-def with_plain_kernels(net: nn.Module) -> nn.Module:
-    """A copy of the network whose kernels are standardised once and for all; its other parameters are shared.
-
-    Nothing is computed from weights any more, and what quantises weights finds those that are used.
-    """
-    if isinstance(net, StandardConv2d):
-        plain = copy.copy(net)
-        plain.__class__ = nn.Conv2d  # type: ignore[assignment]
-        plain._parameters = {**net._parameters, "weight": nn.Parameter(net.standard_weight.detach())}
-        return plain
+def with_other_layers(net: nn.Module, kind: type[T], other: Callable[[T], nn.Module]) -> nn.Module:
+    """A copy of the network with `other` in place of each layer of a kind; the remaining parameters are shared."""
+    if isinstance(net, kind):
+        return other(net)
     out = copy.copy(net)
-    out._modules = {name: child and with_plain_kernels(child) for name, child in net._modules.items()}
+    out._modules = {name: child and with_other_layers(child, kind, other) for name, child in net._modules.items()}
     return out
 
 
@@ -107,9 +110,9 @@ def to_onnx(net: nn.Module, federation: Federation, raw: Tensor) -> onnx.ModelPr
     _require("onnx", "onnxscript", "onnxruntime")
     sizes = {0: torch.export.Dim("samples")}
     least = shortest(net)
-    net = with_plain_kernels(net)
+    net = with_other_layers(net, StandardConv2d, finished_kernels)
     if least is None:
-        net = with_long_norms(net)  # asks for sizes, which must be known
+        net = with_other_layers(net, nn.GroupNorm, LongNorm)  # asks for sizes, which must be known
     else:
         sizes[raw.dim() - 1] = torch.export.Dim("time", min=least)
     example = raw if len(raw) > 1 else torch.cat([raw, raw])  # one sample would look like a fixed number
