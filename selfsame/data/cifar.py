@@ -85,14 +85,14 @@ CIFAR100 = _Layout(
 )
 
 
-def load_cifar10(path: Path, *, held_out: int = 0, clients_per_class: int = 1) -> Federation:
+def load_cifar10(path: Path, *, held_out: int = 0, clients_per_class: int = 1, standardise: bool = True) -> Federation:
     """Ten classes, of which the last `held_out` are unseen; training batches that are absent are left out."""
-    return _load(CIFAR10, path, held_out, clients_per_class)
+    return _load(CIFAR10, path, held_out, clients_per_class, standardise)
 
 
-def load_cifar100(path: Path, *, held_out: int = 0, clients_per_class: int = 1) -> Federation:
+def load_cifar100(path: Path, *, held_out: int = 0, clients_per_class: int = 1, standardise: bool = True) -> Federation:
     """A hundred fine classes, of which the last `held_out` are unseen."""
-    return _load(CIFAR100, path, held_out, clients_per_class)
+    return _load(CIFAR100, path, held_out, clients_per_class, standardise)
 
 
 def faults(layout: _Layout, path: Path) -> Iterator[str]:
@@ -107,7 +107,7 @@ def faults(layout: _Layout, path: Path) -> Iterator[str]:
                 yield str(error)
 
 
-def _load(layout: _Layout, path: Path, held_out: int, clients_per_class: int) -> Federation:
+def _load(layout: _Layout, path: Path, held_out: int, clients_per_class: int, standardise: bool) -> Federation:
     folder, pickled = layout.find(path)
     train, test = [layout.file(name, pickled) for name in layout.train], layout.file(layout.test, pickled)
     there = [name for name in train if (folder / name).is_file()]
@@ -121,6 +121,7 @@ def _load(layout: _Layout, path: Path, held_out: int, clients_per_class: int) ->
         classes=layout.labels[-1],
         held_out=held_out,
         clients_per_class=clients_per_class,
+        standardise=standardise,
         mean=layout.mean,
         std=layout.std,
         notes=(f"trained without the absent {', '.join(absent)}",) if absent else (),

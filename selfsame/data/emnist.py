@@ -30,7 +30,9 @@ WANTS = (
 )
 
 
-def load_emnist(path: Path, *, split: str = "balanced", held_out: int = 0, clients_per_class: int = 1) -> Federation:
+def load_emnist(
+    path: Path, *, split: str = "balanced", held_out: int = 0, clients_per_class: int = 1, standardise: bool = True
+) -> Federation:
     """One class a character of the chosen split; the last `held_out` classes are unseen."""
     if split not in SPLITS:
         raise SelfsameError(f"emnist: split must be one of {', '.join(SPLITS)}, got {split[:40]!r}")
@@ -42,6 +44,7 @@ def load_emnist(path: Path, *, split: str = "balanced", held_out: int = 0, clien
         classes=classes,
         held_out=held_out,
         clients_per_class=clients_per_class,
+        standardise=standardise,
         class_names=_class_names(path, split, classes, first),
     )
 

@@ -21,6 +21,7 @@ def federate(
     classes: int,
     held_out: int,
     clients_per_class: int,
+    standardise: bool = True,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     notes: tuple[str, ...] = (),
@@ -28,7 +29,8 @@ def federate(
 ) -> Federation:
     """Classes 0 .. classes-1 of which the last `held_out` are unseen: only their test samples are kept.
 
-    Without `mean` and `std` they are measured on the training samples of the seen classes.
+    Without `mean` and `std` they are measured on the training samples of the seen classes. Without `standardise` values
+    stay as they are, from 0 to 1: black is 0 then, which a network without biases maps to 0.
     """
     check_held_out(name, held_out, classes)
     seen = classes - held_out
@@ -40,7 +42,9 @@ def federate(
     if len(known.y) == 0:
         raise SelfsameError(f"{name}: no test samples of the seen classes; is the test file complete?")
     x = held.x[:]
-    if mean is None or std is None:
+    if not standardise:
+        mean, std = (0.0,) * x.shape[1], (1.0,) * x.shape[1]
+    elif mean is None or std is None:
         mean, std = moments(name, x)
     return from_classes(
         name,

@@ -22,14 +22,16 @@ FASHION_WANTS = _WANTS.format(
 )
 
 
-def load_mnist(path: Path, *, held_out: int = 0, clients_per_class: int = 1) -> Federation:
+def load_mnist(path: Path, *, held_out: int = 0, clients_per_class: int = 1, standardise: bool = True) -> Federation:
     """One class a digit; the last `held_out` classes are unseen."""
-    return _load("mnist", path, WANTS, held_out, clients_per_class)
+    return _load("mnist", path, WANTS, held_out, clients_per_class, standardise)
 
 
-def load_fashion_mnist(path: Path, *, held_out: int = 0, clients_per_class: int = 1) -> Federation:
+def load_fashion_mnist(
+    path: Path, *, held_out: int = 0, clients_per_class: int = 1, standardise: bool = True
+) -> Federation:
     """One class a kind of garment; the last `held_out` classes are unseen."""
-    return _load("fashion_mnist", path, FASHION_WANTS, held_out, clients_per_class, _GARMENTS)
+    return _load("fashion_mnist", path, FASHION_WANTS, held_out, clients_per_class, standardise, _GARMENTS)
 
 
 def faults(path: Path) -> Iterator[str]:
@@ -38,7 +40,13 @@ def faults(path: Path) -> Iterator[str]:
 
 
 def _load(
-    name: str, path: Path, wants: str, held_out: int, clients_per_class: int, class_names: tuple[str, ...] = ()
+    name: str,
+    path: Path,
+    wants: str,
+    held_out: int,
+    clients_per_class: int,
+    standardise: bool,
+    class_names: tuple[str, ...] = (),
 ) -> Federation:
     train, test = _read_part(path, "train", wants), _read_part(path, "t10k", wants)
     if train.x.shape[1:] != test.x.shape[1:]:
@@ -51,6 +59,7 @@ def _load(
         classes=_CLASSES,
         held_out=held_out,
         clients_per_class=clients_per_class,
+        standardise=standardise,
         class_names=class_names,
     )
 

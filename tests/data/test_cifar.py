@@ -54,6 +54,14 @@ def test_clients_hold_the_files_images(tmp_path, name, nested):
     assert len(fed.test.y) + len(fed.unseen.y) == len(test)
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_pixels_stay_as_they_are_unless_standardised(tmp_path, name):
+    _write(tmp_path, name)
+    fed = load(name, tmp_path, standardise=False)
+    torch.testing.assert_close(fed.scale(fed.test.x), fed.test.x.float() / 255)
+    assert not torch.allclose(load(name, tmp_path).scale(fed.test.x), fed.test.x.float() / 255)
+
+
 def test_absent_batches_are_left_out_and_said(tmp_path):
     _write(tmp_path, "cifar10", batches=(2, 4))
     fed = load("cifar10", tmp_path)

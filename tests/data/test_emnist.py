@@ -50,6 +50,7 @@ def test_clients_hold_upright_images(tmp_path, split, classes, first):
 def test_another_split_is_asked_for_by_name(tmp_path):
     write(tmp_path, "digits", 10, 0)
     assert load("emnist", tmp_path, split="digits").class_names == ()
+    assert load("emnist", tmp_path, split="digits", standardise=False).std == (1.0,)
     with pytest.raises(SelfsameError, match="emnist-balanced-train-images-idx3-ubyte not found; wanted: "):
         load("emnist", tmp_path)
     with pytest.raises(SelfsameError, match=r"split must be one of balanced, byclass, .*, got 'all'"):
@@ -81,3 +82,6 @@ def test_fashion_has_names(tmp_path):
         (folder / f"{stem}-labels-idx1-ubyte").write_bytes(idx(y))
     fed = load("fashion_mnist", tmp_path)
     assert fed.name == "fashion_mnist" and fed.clients == 10 and fed.class_names[9] == "ankle boot"
+    assert fed.mean == pytest.approx((x.mean() / 255,)) and load("fashion_mnist", tmp_path, standardise=False).mean == (
+        0.0,
+    )

@@ -63,6 +63,15 @@ def test_nothing_held_out_leaves_no_unseen_rows(tmp_path):
     assert fed.clients == 20 and len(fed.unseen.x) == len(fed.unseen.y) == 0
 
 
+def test_pixels_stay_as_they_are_unless_standardised(tmp_path):
+    _write(tmp_path, _parts())
+    plain, usual = (load("mnist", tmp_path, standardise=on) for on in (False, True))
+    pixels = plain.test.x.double() / 255
+    torch.testing.assert_close(plain.scale(plain.test.x).double(), pixels)
+    want = (pixels - usual.mean[0]) / usual.std[0]
+    torch.testing.assert_close(usual.scale(usual.test.x).double(), want, atol=1e-5, rtol=1e-5)
+
+
 def _broken(name, change):
     parts = _parts()
     parts[name] = change(parts[name])

@@ -60,7 +60,7 @@ def test_the_options_are_those_of_the_loader():
         "test_share": 0.25,
         "seed": 0,
     }
-    assert DATASETS["mnist"].options == {"held_out": 0, "clients_per_class": 1}
+    assert DATASETS["mnist"].options == {"held_out": 0, "clients_per_class": 1, "standardise": True}
 
 
 def test_importing_the_registry_does_not_import_scikit_learn():
