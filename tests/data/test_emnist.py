@@ -82,6 +82,5 @@ def test_fashion_has_names(tmp_path):
         (folder / f"{stem}-labels-idx1-ubyte").write_bytes(idx(y))
     fed = load("fashion_mnist", tmp_path)
     assert fed.name == "fashion_mnist" and fed.clients == 10 and fed.class_names[9] == "ankle boot"
-    assert fed.mean == pytest.approx((x.mean() / 255,)) and load("fashion_mnist", tmp_path, standardise=False).mean == (
-        0.0,
-    )
+    assert fed.mean == pytest.approx((x.mean() / 255,))
+    assert load("fashion_mnist", tmp_path, standardise=False).mean == (0.0,)
