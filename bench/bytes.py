@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from common import header
 
-from selfsame import recipe as recipes
+from selfsame.config.presets import preset
+from selfsame.config.recipe import Recipe, from_mapping, merged
 from selfsame.data import Federation, load, without_samples
 from selfsame.deploy.codec import Field, Spec, decode, encode
 from selfsame.deploy.device import Device
@@ -30,8 +31,7 @@ from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.methods.base import pick, put_rows
-from selfsame.presets import preset
-from selfsame.run import Run
+from selfsame.runs.run import Run
 from selfsame.streams import host_generator
 
 LOCAL = [name for name, kind in METHODS.items() if kind.federated and not issubclass(kind, SplitLoss)]
@@ -53,7 +53,7 @@ class _Last(Server):
 def sizes(name: str, transport: str, samples: torch.Tensor) -> tuple[int, int, int, int]:
     """(parameters, bytes of a request, bytes of its answer, both of a registration), of a round that is really run."""
     options = {"code_length": 511} if name.startswith("feduv") else {}
-    order = recipes.from_mapping(
+    order = from_mapping(
         {
             "method": {"name": name, **options},
             "data": {"name": "cifar100"},
@@ -132,16 +132,16 @@ def by_codec(problem: Problem, transport: str) -> State:
     return state
 
 
-def order_of(method: str, rounds: int, seed: int, **parts: dict) -> recipes.Recipe:
+def order_of(method: str, rounds: int, seed: int, **parts: dict) -> Recipe:
     """The preset of a method on digits."""
-    tables = recipes.merged(
+    tables = merged(
         preset(method, "digits"),
         {"method": {"name": method}, "data": {"name": "digits"}, "run": {"rounds": rounds, "seed": seed}},
         {"run": {"device": "cpu", "precision": "float32"}},
         {"method": {"secrets": "seeded"}} if method.startswith("feduv") else {},
         parts,
     )
-    return recipes.from_mapping(tables)
+    return from_mapping(tables)
 
 
 def figures(problem: Problem, state: State) -> dict[str, float]:
@@ -176,7 +176,7 @@ def half_table(methods: list[str], rounds: int, seeds: int) -> None:
 # Lost replies
 
 
-def simulated(order: recipes.Recipe, federation: Federation) -> dict[str, float]:
+def simulated(order: Recipe, federation: Federation) -> dict[str, float]:
     """`cohort.dropout` in the simulator: a client that is not heard has not moved either."""
     problem = prepare(order, federation)
     state = begin(problem)
@@ -184,7 +184,7 @@ def simulated(order: recipes.Recipe, federation: Federation) -> dict[str, float]
     return figures(problem, state)
 
 
-def on_devices(order: recipes.Recipe, federation: Federation, lost: float) -> dict[str, float]:
+def on_devices(order: Recipe, federation: Federation, lost: float) -> dict[str, float]:
     """The same over server and devices: a device whose reply is lost has moved, and registers again."""
     draw = host_generator(order.run.seed, "lost replies")
     heard: Callable[[Ask], bool] = lambda ask: "register" in ask.id or draw.random() >= lost  # noqa: E731

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from selfsame import recipe as recipes
+from selfsame.config.recipe import from_mapping
 from selfsame.data import Federation, Held, Samples
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.engine.plan import make_plan
@@ -32,7 +32,7 @@ class Case:
     """A recipe on a federation, ready to run rounds with either engine."""
 
     def __init__(self, tables: dict, federation: Federation, engine: str, graphs: bool | None = None) -> None:
-        recipe = recipes.from_mapping(tables)
+        recipe = from_mapping(tables)
         self.problem = prepare(recipe, federation)
         machine = choose_machine(recipe.run)
         self.engine = Engine(self.problem, engine, graphs=machine.graphs if graphs is None else graphs)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Case, header, random_federation, timed
 from selfsame.data import load
-from selfsame.nets.resnet_cuda import FusedResNet
+from selfsame.nets.fast.resnet_cuda import FusedResNet
 
 LOCAL = {"steps": 1, "batch": 16, "lr": 0.1}
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfsame.run import Run, open_run
+from selfsame.device.thresholds import balanced
+from selfsame.measure.protocols import Split, split_accuracy
+from selfsame.runs.run import Run, open_run
 from selfsame.streams import host_generator
-from selfsame.verify.protocols import Split, split_accuracy
-from selfsame.verify.thresholds import balanced
 
 
 def accuracies(run: Run, split: Split, draws: int) -> np.ndarray:

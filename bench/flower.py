@@ -16,17 +16,16 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from selfsame import recipe as recipes
+from selfsame.config.recipe import Recipe, from_mapping, to_toml
 from selfsame.deploy.flower import terms
 from selfsame.deploy.flower.cluster import Cluster
 from selfsame.deploy.flower.watch import Watch
-from selfsame.deploy.keep import Keep
+from selfsame.deploy.memory import Keep
 from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
 from selfsame.methods import METHODS, SplitLoss
-from selfsame.recipe import Recipe
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "feduv": {"secrets": "seeded", "code_length": 31},
@@ -42,7 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def order(name: str, nodes: int, rounds: int) -> Recipe:
     """The first digits, one a node, and the network that suits them."""
     lr = 0.01 if name.startswith("fedmetric") else 0.1
-    return recipes.from_mapping(
+    return from_mapping(
         {
             "method": {"name": name, **OPTIONS.get(name, {})},
             "data": {"name": "digits", "turns": 1, "held_out": 10 - nodes},
@@ -87,7 +86,7 @@ def compare(name: str, nodes: int, rounds: int, folder: Path) -> tuple[float, fl
     split = issubclass(METHODS[name], SplitLoss)
     server = folder / "server"
     server.mkdir(parents=True)
-    (server / "recipe.toml").write_text(recipes.to_toml(recipe), encoding="utf-8")
+    (server / "recipe.toml").write_text(to_toml(recipe), encoding="utf-8")
     terms.Serving(nodes=nodes, fewest=nodes - 1, seeded=True, answer_wait=120, embedding_wait=120).write(
         server / terms.FILE
     )

@@ -72,11 +72,11 @@ def measure(root: Path, hold: bool, rounds: int) -> dict[str, list[float]]:
     """Peaks before, while loading, in training and in evaluation, each with its seconds."""
     import torch
 
-    from selfsame import recipe as recipes
+    from selfsame.config.recipe import from_mapping
     from selfsame.data import load
     from selfsame.engine.plan import make_plan
     from selfsame.engine.rounds import Engine
-    from selfsame.run import start
+    from selfsame.runs.run import start
 
     torch.set_num_threads(1)
     watch = Watch()
@@ -98,7 +98,7 @@ def measure(root: Path, hold: bool, rounds: int) -> dict[str, list[float]]:
         "cohort": {"size": 8},
         "local": {"batch": 16},
     }
-    run = start(recipes.from_mapping(tables), None, federation)
+    run = start(from_mapping(tables), None, federation)
     engine = Engine(run.problem)
     watch.look()
     timed("rounds", lambda: engine.run(run.state, make_plan(run.recipe, 0, rounds, run.state.present)))

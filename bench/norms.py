@@ -19,11 +19,11 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import header
+from selfsame.config.experiment import read_experiment
 from selfsame.data import load
 from selfsame.engine.model import Model
-from selfsame.experiment import read_experiment
 from selfsame.nets import resnet
-from selfsame.run import carry_on, start
+from selfsame.runs.run import carry_on, start
 
 NORMS = ["group", "standard", "cohort"]
 _MOVE = 0.05  # how far the averages at test go towards each cohort

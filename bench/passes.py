@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.common import header, timed
 from selfsame.engine.model import Layout
 from selfsame.nets import build
-from selfsame.nets.resnet_cuda import FusedResNet
+from selfsame.nets.fast.resnet_cuda import FusedResNet
 
 THIN = ("resnet8", "resnet20", "resnet32", "resnet56")
 WIDTH = 64

@@ -27,8 +27,9 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from selfsame.device import promise, thresholds  # noqa: E402
 from selfsame.errors import SelfsameError  # noqa: E402
-from selfsame.verify import normalise, promise, thresholds  # noqa: E402
+from selfsame.measure import normalise  # noqa: E402
 
 SAMPLES = (5, 10, 20, 50)
 RATES = (0.9, 0.95)
@@ -58,7 +59,7 @@ def people_of(folder: Path, template: int, seed: int, shared: int) -> People:
     """
     import torch
 
-    from selfsame.run import load_run
+    from selfsame.runs.run import load_run
 
     run = load_run(folder)
     method, federation = run.problem.method, run.problem.federation
@@ -167,7 +168,7 @@ def cohorts(people: People, seed: int) -> Iterator[tuple[str, normalise.Cohort]]
 
 def norms(people: People, seed: int) -> Table:
     """EER over all users together, and the FPR at one threshold for all with a TPR of 95 %."""
-    from selfsame.verify.scores import eer
+    from selfsame.measure.scores import eer
 
     table = Table(title=f"{people.title}; cohorts of {COHORT}", box=box.SIMPLE)
     for name in ("cohort", *(f"{norm}: EER, FPR" for norm in normalise.NORMS)):

@@ -28,10 +28,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import header, random_federation
-from selfsame import recipe as recipes
+from selfsame.config.recipe import from_mapping
 from selfsame.data import Federation, load
 from selfsame.engine.plan import make_plan
-from selfsame.engine.ranks import ALONE, GATHERED, SUMMED, Crossing, Ranks, join, leave
+from selfsame.engine.ranks.group import ALONE, GATHERED, SUMMED, Crossing, Ranks, join, leave
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
@@ -60,7 +60,7 @@ class Case:
     """Rounds of one shape among these ranks."""
 
     def __init__(self, shape: str, ranks: Ranks, device: str, precision: str = "float32") -> None:
-        self.problem = prepare(recipes.from_mapping(tables(device, precision)), federation(shape), ranks)
+        self.problem = prepare(from_mapping(tables(device, precision)), federation(shape), ranks)
         self.state, self.engine = begin(self.problem), Engine(self.problem)
 
     def rounds(self, count: int) -> tuple[float, float]:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import torch
 
+from selfsame.config.recipe import Recipe, from_mapping
 from selfsame.data import Federation, Held, Samples
-from selfsame.deploy.attest import Policy
 from selfsame.deploy.codec import glance
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.split_device import SplitDevice
-from selfsame.deploy.split_server import SplitServer
-from selfsame.recipe import Recipe, from_mapping
+from selfsame.deploy.split.attest import Policy
+from selfsame.deploy.split.device import SplitDevice
+from selfsame.deploy.split.server import SplitServer
 
 NODES = 3
 SHAPE = (3, 32, 32)

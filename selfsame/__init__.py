@@ -19,24 +19,24 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from selfsame.config.recipe import Recipe
     from selfsame.data import Federation, load
+    from selfsame.device.embedder import open_model
+    from selfsame.device.vault import Vault
+    from selfsame.device.verifier import Verifier
     from selfsame.errors import SelfsameError
-    from selfsame.recipe import Recipe
-    from selfsame.run import Run, train
-    from selfsame.verify.embedder import open_model
-    from selfsame.verify.vault import Vault
-    from selfsame.verify.verifier import Verifier
+    from selfsame.runs.run import Run, train
 
 _HOMES = {
     "Federation": "selfsame.data",
     "load": "selfsame.data",
     "SelfsameError": "selfsame.errors",
-    "Recipe": "selfsame.recipe",
-    "Run": "selfsame.run",
-    "train": "selfsame.run",
-    "open_model": "selfsame.verify.embedder",
-    "Vault": "selfsame.verify.vault",
-    "Verifier": "selfsame.verify.verifier",
+    "Recipe": "selfsame.config.recipe",
+    "Run": "selfsame.runs.run",
+    "train": "selfsame.runs.run",
+    "open_model": "selfsame.device.embedder",
+    "Vault": "selfsame.device.vault",
+    "Verifier": "selfsame.device.verifier",
 }
 
 

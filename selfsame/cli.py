@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfsame import __version__
-from selfsame.commands import cluster, data, enrol, evaluate, export, privacy, recipe, train, verify
+from selfsame.commands import cluster, data, enrol, evaluate, export, privacy, recipes, train, verify
 from selfsame.errors import SelfsameError
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(train.compare)
 app.command()(train.resume)
-app.command()(recipe.recipe)
+app.command()(recipes.recipe)
 app.command()(data.methods)
 app.command()(data.wire)
 app.command()(data.data)

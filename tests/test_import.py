@@ -22,8 +22,8 @@ def python(code):
     [
         "selfsame",
         "selfsame.cli",
-        "selfsame.recipe",
-        "selfsame.presets",
+        "selfsame.config.recipe",
+        "selfsame.config.presets",
         "selfsame.commands.evaluate",
         "selfsame.commands.privacy",
     ],

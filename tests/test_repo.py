@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from selfsame.data import DATASETS
+from selfsame.fields import options_of
 from selfsame.nets import NETS
-from selfsame.options import options_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "selfsame"
@@ -68,45 +68,119 @@ def imports(path):
     return {name for name in found if name.split(".")[0] == "selfsame"}
 
 
-def inside(name, room):
-    return name == f"selfsame.{room}" or name.startswith(f"selfsame.{room}.")
-
-
-ABOVE = ("run", "cli", "summary", "assess", "commands", "deploy")
-FORBIDDEN = {
-    "privacy": ("engine", "methods", "data", "nets", "report", "audit", "verify", "enclave", *ABOVE),
-    "deploy": ("report", "audit", *ABOVE[:-1]),
-    "methods": ("engine", "data", "nets", "report", "audit", "verify", *ABOVE),
-    "nets": ("engine", "methods", "report", "audit", "verify", *ABOVE),
-    "data": ("engine", "methods", "nets", "report", "audit", "verify", *ABOVE),
-    "engine": ("report", "audit", *ABOVE),
-    "verify": ("engine", "report", "audit", *ABOVE),
-    "report": ("engine", "methods", *ABOVE),
-    "audit": ("report", *ABOVE),
+# Which rooms a room may look into. The trunk: cli -> commands -> deploy, runs, export -> report, audit -> engine,
+# measure -> methods, data, nets. The runtime on a device needs little, the enclave nothing.
+_FLOOR = {"errors", "files", "fields", "streams"}
+_GROUND = {*_FLOOR, "config", "methods", "data", "nets", "privacy"}
+MAY_IMPORT = {
+    "errors": set(),
+    "files": {"errors"},
+    "fields": {"errors"},
+    "streams": {"errors"},
+    "enclave": set(),
+    "device": {"errors", "files", "fields"},
+    "privacy": _FLOOR,
+    "config": {"errors", "files", "fields"},
+    "nets": _FLOOR,
+    "data": _FLOOR,
+    "methods": {*_FLOOR, "privacy"},
+    "engine": _GROUND,
+    "measure": {*_FLOOR, "methods", "data", "device"},
+    "audit": {*_GROUND, "engine", "measure"},
+    "report": {"errors", "files", "fields", "config", "measure"},
+    "runs": {*_GROUND, "engine", "measure", "audit", "report"},
+    "export": {*_GROUND, "engine", "measure", "device", "runs"},
+    "deploy": {*_GROUND, "engine", "enclave"},
+    "commands": {*_GROUND, "engine", "measure", "audit", "report", "runs", "export", "deploy", "device"},
+    "cli": {"errors", "commands"},
+    "__main__": {"cli"},
 }
 
 
-@pytest.mark.parametrize("room", FORBIDDEN)
+def rooms():
+    """The folders and single files of the package."""
+    return {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+
+
+def test_every_room_has_its_rule():
+    assert rooms() - {"__init__"} == set(MAY_IMPORT)
+
+
+def files_of(room):
+    return sorted((PACKAGE / room).rglob("*.py")) or [PACKAGE / f"{room}.py"]
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
 def test_imports_point_one_way(room):
-    files = sorted((PACKAGE / room).rglob("*.py"))
-    assert files
+    allowed = {room, *MAY_IMPORT[room]}
     crossed = [
         f"{path.relative_to(ROOT)} imports {name}"
-        for path in files
+        for path in files_of(room)
         for name in sorted(imports(path))
-        if any(inside(name, other) for other in FORBIDDEN[room])
+        if name.count(".") and name.split(".")[1] in rooms() and name.split(".")[1] not in allowed
     ]
     assert crossed == []
 
 
-def test_the_enclave_is_readable_on_its_own():
-    crossed = [name for path in sorted((PACKAGE / "enclave").rglob("*.py")) for name in imports(path)]
-    assert [name for name in crossed if not inside(name, "enclave")] == []
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def loads(path, names):
+    """What it imports, without the package of a module that is imported by `from package import module`."""
+    found = imports(path)
+    return found - {name.rpartition(".")[0] for name in found & names if not name.startswith(module_of(path) + ".")}
+
+
+def test_no_circle():
+    """No module imports itself by way of others, wherever the import stands."""
+    names = {module_of(path) for path in MODULES}
+    edges = {module_of(path): (loads(path, names) & names) - {module_of(path), "selfsame"} for path in MODULES}
+    done, circles = set(), []
+
+    def walk(name, trail):
+        if name in trail:
+            circles.append(" -> ".join([*trail[trail.index(name) :], name]))
+        elif name not in done:
+            for other in sorted(edges[name]):
+                walk(other, [*trail, name])
+            done.add(name)
+
+    for name in sorted(names):
+        walk(name, [])
+    assert circles == []
+
+
+def test_names_stand_once():
+    """No two classes of one name, and no two modules of one name in folders side by side."""
+    classes, modules = {}, {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+        if path.stem not in ("__init__", "__main__"):
+            modules.setdefault((path.parent.parent, path.stem), []).append(str(path.relative_to(PACKAGE)))
+    assert {name: where for name, where in classes.items() if len(where) > 1} == {}
+    assert {name: where for (_, name), where in modules.items() if len(where) > 1} == {}
+
+
+def test_no_module_is_imported_under_another_name():
+    names = {module_of(path) for path in MODULES}
+    renamed = [
+        f"{path.relative_to(ROOT)}: {node.module}.{alias.name} as {alias.asname}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname and f"{node.module}.{alias.name}" in names
+    ]
+    assert renamed == []
 
 
 def test_the_reader_of_imports_reads(tmp_path):
     """It finds what stands in a function, and what is relative."""
-    assert "selfsame.run.carry_on" in imports(PACKAGE / "commands" / "watch.py")
+    assert "selfsame.runs.run.carry_on" in imports(PACKAGE / "commands" / "progress.py")
     assert "selfsame.methods.base" in imports(PACKAGE / "methods" / "fedhide.py")
 
 

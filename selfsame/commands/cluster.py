@@ -17,8 +17,8 @@ from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
+    from selfsame.config.recipe import Recipe
     from selfsame.deploy.flower.terms import Serving
-    from selfsame.recipe import Recipe
 
 app = typer.Typer(
     help="Run a federation of real processes over Flower: on this machine to try it, or make keys for several hosts.",
@@ -56,7 +56,7 @@ def up(
     from selfsame.commands.train import layers, new_folder, read_recipe
     from selfsame.deploy.flower.terms import Serving
     from selfsame.methods import method_class
-    from selfsame.run import vacant
+    from selfsame.runs.run import vacant
 
     _flower()
     method = method or _named(recipe) or "fedhide"
@@ -81,13 +81,13 @@ def up(
 @app.command()
 def resume(folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")], quiet: Quiet = False) -> None:
     """Go on with a cluster's run after its last complete round, with the same keys and the devices' own state."""
-    from selfsame import recipe as recipes
+    from selfsame.config.recipe import from_mapping, read_toml
     from selfsame.deploy.flower.terms import FILE, Serving
 
     _flower()
     if not (folder / "server" / "recipe.toml").is_file():
         raise SelfsameError(f"{folder}: not a cluster's folder (no server/recipe.toml in it)")
-    made = recipes.from_mapping(recipes.read_toml(folder / "server" / "recipe.toml"))
+    made = from_mapping(read_toml(folder / "server" / "recipe.toml"))
     _watch(folder, made, Serving.read(folder / "server" / FILE), quiet)
 
 
@@ -141,7 +141,7 @@ def _flower() -> None:
 
 def _named(recipe: Path | None) -> str:
     """The method that a recipe file names."""
-    from selfsame.recipe import read_toml
+    from selfsame.config.recipe import read_toml
 
     part = {} if recipe is None else read_toml(recipe).get("method", {})
     return str(part.get("name", "")) if isinstance(part, dict) else ""
@@ -160,13 +160,13 @@ def _fits(recipe: Recipe, nodes: int) -> None:
 
 
 def _lay_out(folder: Path, recipe: Recipe, serving: Serving) -> None:
-    from selfsame import recipe as recipes
+    from selfsame.config.recipe import to_toml
     from selfsame.deploy.flower.keys import private_folder
     from selfsame.deploy.flower.terms import FILE
 
     place = private_folder(folder) / "server"
     place.mkdir()
-    (place / "recipe.toml").write_text(recipes.to_toml(recipe), encoding="utf-8")
+    (place / "recipe.toml").write_text(to_toml(recipe), encoding="utf-8")
     serving.write(place / FILE)
 
 

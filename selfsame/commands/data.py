@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from selfsame.commands.options import PathTo, Settings
-from selfsame.commands.watch import loading
+from selfsame.commands.progress import loading
 from selfsame.errors import SelfsameError
 
 
@@ -46,9 +46,9 @@ def wire(
     from rich.console import Console
     from rich.table import Table
 
+    from selfsame.config.recipe import parse_setting
     from selfsame.methods import make
-    from selfsame.recipe import parse_setting
-    from selfsame.summary import wire_rows
+    from selfsame.runs.summary import wire_rows
 
     chosen = make(method, {keys[-1]: given for keys, given in map(parse_setting, settings or [])})
     table = Table("field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
@@ -61,8 +61,8 @@ def _check_data(name: str | None, path: Path | None, settings: list[str] | None)
     from rich.console import Console
     from rich.table import Table
 
-    from selfsame.data.check import check
-    from selfsame.recipe import parse_setting
+    from selfsame.config.recipe import parse_setting
+    from selfsame.data.inspection import check
 
     if name is None:
         raise SelfsameError("name a data set: selfsame data check NAME PATH")
@@ -93,8 +93,8 @@ def data(
     from rich.console import Console
     from rich.table import Table
 
+    from selfsame.config.recipe import parse_setting
     from selfsame.data import DATASETS, load
-    from selfsame.recipe import parse_setting
 
     console = Console()
     if name == "check":

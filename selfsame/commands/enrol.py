@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from selfsame.run import Run
-    from selfsame.verify.embedder import Embedder
-    from selfsame.verify.thresholds import Threshold
+    from selfsame.device.embedder import Embedder
+    from selfsame.device.thresholds import Threshold
+    from selfsame.runs.run import Run
 
 Model = Annotated[Path, typer.Argument(help="Model: an exported .onnx file, or the folder of a run.")]
 User = Annotated[str, typer.Argument(help="The user's name on this device.")]
@@ -77,10 +77,10 @@ def enrol(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
-    from selfsame.verify.embedder import open_model
-    from selfsame.verify.samples import read_samples
-    from selfsame.verify.vault import Vault
-    from selfsame.verify.verifier import Rule, Verifier
+    from selfsame.device.embedder import open_model
+    from selfsame.device.samples import read_samples
+    from selfsame.device.vault import Vault
+    from selfsame.device.verifier import Rule, Verifier
 
     name = rule or ("warm-up" if threshold is None else "fixed")
     chosen = Rule(name, tpr, confidence, threshold)
@@ -104,10 +104,10 @@ def warm_up(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Set a user's threshold anew from the warm-up samples so far and these; they must not have made the template."""
-    from selfsame.verify.embedder import open_model
-    from selfsame.verify.samples import read_samples
-    from selfsame.verify.vault import Vault
-    from selfsame.verify.verifier import Verifier
+    from selfsame.device.embedder import open_model
+    from selfsame.device.samples import read_samples
+    from selfsame.device.vault import Vault
+    from selfsame.device.verifier import Verifier
 
     opened = open_model(model)
     vault = Vault(store_folder(store), passphrase(passphrase_file))
@@ -125,7 +125,7 @@ def change_passphrase(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Change the passphrase of a user's enrolment, or move its key into or out of the keyring."""
-    from selfsame.verify.vault import Vault
+    from selfsame.device.vault import Vault
 
     if keyring and new_file is not None:
         raise SelfsameError("--keyring: takes no passphrase; leave out --new-passphrase-file")
@@ -136,7 +136,7 @@ def change_passphrase(
 
 def revoke(user: User, store: Store = None) -> None:
     """Destroy a user's enrolment; copies of it no longer open on this device."""
-    from selfsame.verify.vault import Vault
+    from selfsame.device.vault import Vault
 
     Vault(store_folder(store)).remove(user)
     print(f"{user}: revoked")

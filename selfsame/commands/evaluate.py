@@ -25,10 +25,10 @@ def evaluate(
 
     from rich.console import Console
 
-    from selfsame.assess import assess
     from selfsame.engine.checkpoint import write_atomically
     from selfsame.report.evaluation import WIDE, protocol_tables, remarks, render, user_table
-    from selfsame.run import open_run
+    from selfsame.runs.assess import assess
+    from selfsame.runs.run import open_run
 
     folder = out or run
     folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before anything is measured

@@ -11,8 +11,8 @@ import typer
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.run import Run
-    from selfsame.verify.embedder import Embedder, Raw
+    from selfsame.device.embedder import Embedder, Raw
+    from selfsame.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def export(
 
 def read_run(folder: Path, path: Path | None = None) -> Run:
     """The run's last state on the CPU, in the precision of its parameters."""
-    from selfsame.recipe import from_mapping, read_toml
-    from selfsame.run import open_run
+    from selfsame.config.recipe import from_mapping, read_toml
+    from selfsame.runs.run import open_run
 
     double = (folder / "recipe.toml").is_file() and (
         from_mapping(read_toml(folder / "recipe.toml")).run.precision == "float64"
@@ -73,29 +73,29 @@ def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | 
     """The network in PyTorch, as a float32 file and, if asked for, as an int8 file; nothing is written."""
     from dataclasses import replace
 
-    from selfsame.verify import export as exporter
-    from selfsame.verify.trained import describe, network, rate_of
+    from selfsame.export.graph import CLOSE, OPSET, calibration, finished, to_int8, to_onnx
+    from selfsame.export.trained import describe, network, rate_of
 
     problem = run.problem
     views = problem.model.net_views(_theta(run, client))
     net = network(run.recipe, problem.federation, problem.method, views)
     rate = rate_of(run.recipe)
-    card = describe(problem.method, problem.federation, net, problem.world.dim, rate=rate, opset=exporter.OPSET)
+    card = describe(problem.method, problem.federation, net, problem.world.dim, rate=rate, opset=OPSET)
     raw = _real_samples(run, check)
-    graph = exporter.to_onnx(net, problem.federation, raw[:2])
+    graph = to_onnx(net, problem.federation, raw[:2])
     wanted = run.embed(raw, client).numpy()
-    plain = exporter.finished(graph, card)
+    plain = finished(graph, card)
     variants = [Variant("torch", rates=_rates(run, None, client))]
     variants.append(_measured(run, "float32", plain, raw.numpy(), wanted, client))
     apart = variants[-1].difference
-    if apart is None or not apart <= exporter.CLOSE:
+    if apart is None or not apart <= CLOSE:
         raise SelfsameError(
             f"export: the file's embeddings are {apart} of their length away from PyTorch's, more than "
-            f"{exporter.CLOSE:g}; nothing was written"
+            f"{CLOSE:g}; nothing was written"
         )
     if int8:
-        small = exporter.to_int8(graph, exporter.calibration(problem.federation))
-        data = exporter.finished(small, replace(card, variant="int8"))
+        small = to_int8(graph, calibration(problem.federation))
+        data = finished(small, replace(card, variant="int8"))
         variants.append(_measured(run, "int8", data, raw.numpy(), wanted, client))
     return variants
 
@@ -144,8 +144,8 @@ def _noise(shape: tuple[int, ...], dtype: Any, number: int) -> Any:
 
 def _measured(run: Run, name: str, data: bytes, raw: Raw, wanted: Raw, client: int | None) -> Variant:
     """A file's difference from PyTorch, its speed and its error rates, all by the reader that a device has."""
-    from selfsame.verify.embedder import OnnxEmbedder
-    from selfsame.verify.export import difference, seconds_a_sample
+    from selfsame.device.embedder import OnnxEmbedder
+    from selfsame.export.graph import difference, seconds_a_sample
 
     embedder = OnnxEmbedder(data, f"the {name} file")
     return Variant(
@@ -163,8 +163,8 @@ def _rates(run: Run, embedder: Embedder | None, client: int | None) -> tuple[flo
     import torch
     from torch import Tensor
 
-    from selfsame.run import Run
-    from selfsame.verify.scores import eer
+    from selfsame.measure.scores import eer
+    from selfsame.runs.run import Run
 
     class Through(Run):
         """The run with its network in a file."""

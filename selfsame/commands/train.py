@@ -21,12 +21,12 @@ from selfsame.commands.options import (
     Seed,
     Settings,
 )  # fmt: skip
-from selfsame.commands.ranks import among_ranks, carry_on_together, one_process, show_together
-from selfsame.commands.watch import carry_on_with_bar, loading, show
+from selfsame.commands.progress import carry_on_with_bar, loading, show
+from selfsame.commands.torchrun import among_ranks, carry_on_together, one_process, show_together
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.recipe import Recipe
+    from selfsame.config.recipe import Recipe
 
 DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
 
@@ -40,16 +40,16 @@ def layers(
     settings: list[str] | None,
 ) -> dict[str, Any]:
     """The recipe's tables: preset or file, then options, then --set."""
-    from selfsame import recipe as recipes
+    from selfsame.config.presets import preset
+    from selfsame.config.recipe import apply_settings, from_mapping, merged, read_toml
     from selfsame.data import DATASETS
     from selfsame.methods import method_class
-    from selfsame.presets import preset
 
-    tables: dict[str, Any] = recipes.read_toml(base) if base is not None else {}
+    tables: dict[str, Any] = read_toml(base) if base is not None else {}
     tables.pop("paper", None)
     if any(tables.pop(key, None) is not None for key in ("variant", "grid", "seeds")):
         raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
-    recipes.from_mapping(tables)
+    from_mapping(tables)
     method_class(method)
     data = data or tables.get("data", {}).get("name") or "digits"
     if base is None:
@@ -63,7 +63,7 @@ def layers(
     }
     if path is not None:
         given["data"]["path"] = str(path)
-    return recipes.apply_settings(recipes.merged(tables, given), settings or [])
+    return apply_settings(merged(tables, given), settings or [])
 
 
 def new_folder(name: str) -> Path:
@@ -76,7 +76,7 @@ def new_folder(name: str) -> Path:
 
 
 def read_recipe(tables: dict[str, Any]) -> Recipe:
-    from selfsame.recipe import from_mapping
+    from selfsame.config.recipe import from_mapping
 
     return from_mapping(tables)
 
@@ -97,7 +97,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train one method; writes a run folder with metrics, checkpoint, network and report."""
-    from selfsame.run import start
+    from selfsame.runs.run import start
 
     overrides = {
         "rounds": rounds, "seed": seed, "device": device, "precision": precision, "compile": compile, "engine": engine
@@ -130,11 +130,11 @@ def compare(
 
     A --set with a bare key goes to every method that has that option.
     """
+    from selfsame.config.recipe import parse_setting
     from selfsame.data import load
     from selfsame.engine.setup import prepare
     from selfsame.methods import method_class, options_of
-    from selfsame.recipe import parse_setting
-    from selfsame.run import start, vacant
+    from selfsame.runs.run import start, vacant
 
     one_process("selfsame compare")
     chosen = [name.strip() for name in names.split(",") if name.strip()]
@@ -174,8 +174,8 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint; a finished one is shown again."""
-    from selfsame.run import load_run
-    from selfsame.summary import read_view
+    from selfsame.runs.run import load_run
+    from selfsame.runs.summary import read_view
 
     with among_ranks() as ranks:
         with loading(quiet or not ranks.first):

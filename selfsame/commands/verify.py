@@ -20,10 +20,10 @@ def verify(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Say whether a sample is a user's: exit code 0 if it is, 1 if not, 2 if that cannot be told."""
-    from selfsame.verify.embedder import open_model
-    from selfsame.verify.samples import read_samples
-    from selfsame.verify.vault import Vault
-    from selfsame.verify.verifier import Verifier
+    from selfsame.device.embedder import open_model
+    from selfsame.device.samples import read_samples
+    from selfsame.device.vault import Vault
+    from selfsame.device.verifier import Verifier
 
     opened = open_model(model)
     found = read_samples([sample], opened.card, resize)
@@ -42,7 +42,7 @@ def users(store: Store = None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from selfsame.verify.vault import Vault
+    from selfsame.device.vault import Vault
 
     found = Vault(store_folder(store)).users()
     if not found:

@@ -8,7 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from selfsame.data import (
+from selfsame.data.cache import watching
+from selfsame.data.federation import (
+    RAW,
+    Federation,
+    Held,
+    Mapped,
+    Rows,
+    Samples,
+    Source,
+    Trials,
+    from_classes,
+    without_samples,
+)
+from selfsame.data.sets import (
     audiofolder,
     audiomnist,
     celeba,
@@ -25,23 +38,10 @@ from selfsame.data import (
     voxceleb,
     xc,
 )
-from selfsame.data.cache import watching
-from selfsame.data.digits import load_digits
-from selfsame.data.federation import (
-    RAW,
-    Federation,
-    Held,
-    Mapped,
-    Rows,
-    Samples,
-    Source,
-    Trials,
-    from_classes,
-    without_samples,
-)
-from selfsame.data.synthetic import load_synthetic
+from selfsame.data.sets.digits import load_digits
+from selfsame.data.sets.synthetic import load_synthetic
 from selfsame.errors import SelfsameError
-from selfsame.options import check_options, options_of
+from selfsame.fields import check_options, options_of
 
 __all__ = [
     "DATASETS",

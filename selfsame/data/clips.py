@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame.data.audio import Pcm
 from selfsame.data.federation import Rows
+from selfsame.data.formats.wav import Pcm
 from selfsame.data.people import Ints
 from selfsame.streams import Stream
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.strict import read_json
+from selfsame.files import read_json
 
 _FULL_SCALE = {torch.uint8: 255.0, torch.int16: 32768.0}  # images and audio as they are stored
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfsame.data.audio import RATES, SHORTEST, SoundfileNeeded, decode_audio
 from selfsame.data.cache import Packed, pack
 from selfsame.data.clips import Crops, HeldClips, MappedClips, Pieces
 from selfsame.data.federation import Federation, Samples, Trials
+from selfsame.data.formats.wav import RATES, SHORTEST, SoundfileNeeded, decode_audio
 from selfsame.data.people import Ints, Part, Split, by_people, draw_trials, split_people
 from selfsame.data.photos import Pair, shown, sorted_entries
 from selfsame.errors import SelfsameError

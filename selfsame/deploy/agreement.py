@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from selfsame import methods, nets
-from selfsame import recipe as recipes
+from selfsame.config.recipe import Recipe, RunPart, from_mapping, to_mapping
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import RAW, SAMPLES, Federation, written_samples
@@ -24,7 +24,6 @@ from selfsame.engine.model import Model
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss, SplitLoss, World
-from selfsame.recipe import Recipe
 from selfsame.streams import Stream
 
 _FORMAT = "selfsame-agreement-1"
@@ -82,7 +81,7 @@ class Agreement:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` gives the same terms back."""
-        tables = {name: part for name, part in recipes.to_mapping(self.recipe).items() if name in _PARTS}
+        tables = {name: part for name, part in to_mapping(self.recipe).items() if name in _PARTS}
         out = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "recipe"}
         return json.loads(json.dumps({"format": _FORMAT, "recipe": tables, **out}, allow_nan=False))
 
@@ -92,7 +91,7 @@ class Agreement:
         try:
             found = Agreement(
                 run=str(given["run"]),
-                recipe=recipes.from_mapping({name: given["recipe"][name] for name in _PARTS}),
+                recipe=from_mapping({name: given["recipe"][name] for name in _PARTS}),
                 precision=given["precision"],
                 shape=tuple(given["shape"]),
                 raw=given["raw"],
@@ -168,7 +167,7 @@ def _wire(method: LocalLoss) -> tuple[tuple[str, str, int, str], ...]:
 
 def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:
     """What of the recipe concerns a device; the rest is the server's business."""
-    run = recipes.RunPart(rounds=recipe.run.rounds, seed=recipe.run.seed if seeded else 0, device="cpu")
+    run = RunPart(rounds=recipe.run.rounds, seed=recipe.run.seed if seeded else 0, device="cpu")
     data = replace(recipe.data, path="")
     return Recipe(recipe.method, data, recipe.net, run, local=recipe.local, augment=recipe.augment)
 

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.strict import read_json
+from selfsame.files import read_json
 
 REASONS = (
     "size",  # longer than any message of its kind, seen before anything is parsed

@@ -24,7 +24,7 @@ from selfsame.data.clips import HeldClips, Pieces
 from selfsame.data.federation import RAW
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
-from selfsame.deploy.keep import Keep, Kept
+from selfsame.deploy.memory import Keep, Kept
 from selfsame.deploy.schedule import Conditions
 from selfsame.engine.model import Model
 from selfsame.engine.plan import rate
@@ -32,8 +32,8 @@ from selfsame.engine.reference import client_update
 from selfsame.engine.state import Problem, cast
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
+from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
-from selfsame.wire import finite_rows
 
 ASSIGNED = {"plan": str, "client": int, "class": int, "present": int}  # what a request says beside the tensors
 ANSWERED = {"plan": str}
@@ -308,8 +308,8 @@ def open_samples(where: str | Path | Tensor, agreement: Agreement) -> tuple[Sour
 
 def _read(folder: Path, agreement: Agreement) -> list[Any]:
     """The files of a folder, as enrolment reads them."""
-    from selfsame.verify.card import DTYPES, FORMAT, Card
-    from selfsame.verify.samples import read_samples
+    from selfsame.device.card import DTYPES, FORMAT, Card
+    from selfsame.device.samples import read_samples
 
     low, high = DTYPES[agreement.raw]
     shape = (*agreement.shape[:-1], -1) if agreement.clips else agreement.shape

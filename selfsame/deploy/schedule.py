@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from selfsame.config.recipe import Recipe
 from selfsame.errors import SelfsameError
-from selfsame.recipe import Recipe
 from selfsame.streams import host_generator
 
 

@@ -17,21 +17,19 @@ from typing import Any
 
 import torch
 
-from selfsame import recipe as recipes
+from selfsame.config.recipe import Recipe, to_toml
 from selfsame.data import Federation
 from selfsame.deploy.agreement import Agreement, write_samples
 from selfsame.deploy.codec import REASONS, Field, Refused, Spec, decode, encode, glance
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.schedule import Conditions, Registry, Round, Terms, Verdict
-from selfsame.engine import checkpoint
-from selfsame.engine import server as optimisers
+from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.plan import rate
 from selfsame.engine.reference import Answer, take_answers
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, cast
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
-from selfsame.recipe import Recipe
 
 _FORMAT = "selfsame-server-1"
 _MOST_SAMPLES = 2**31
@@ -509,7 +507,7 @@ class Server:
         if self.folder.is_dir() and any(self.folder.iterdir()):
             raise SelfsameError(f"{self.folder}: is there already and holds no run on devices; name another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = recipes.to_toml(self.problem.recipe)
+        text = to_toml(self.problem.recipe)
         checkpoint.write_atomically(self.folder / "recipe.toml", text.encode())
         write_samples(self.folder, self.problem.federation, self.agreement.raw)
         self._save_nodes()

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import IO
 
+from selfsame.enclave.mandate import LONGEST, Plan
 from selfsame.enclave.message import Refused, read_frame, write_frame
-from selfsame.enclave.plan import LONGEST, Plan
 from selfsame.enclave.session import NO, YES, Enclave
 
 

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from selfsame.enclave import losses, quote, seal
+from selfsame.enclave.mandate import Plan
 from selfsame.enclave.message import Ask, Field, Refused, pack, packed_size, unpack
 from selfsame.enclave.noise import Draw, Mechanism, kept, noised
-from selfsame.enclave.plan import Plan
 
 _NUMBER = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")

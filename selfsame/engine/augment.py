@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from selfsame.config.recipe import AugmentPart
 from selfsame.errors import SelfsameError
-from selfsame.recipe import AugmentPart
 from selfsame.streams import Stream
 
 

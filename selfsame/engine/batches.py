@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from selfsame.config.recipe import AugmentPart, LocalPart
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import Federation
 from selfsame.engine.augment import augment
-from selfsame.recipe import AugmentPart, LocalPart
+from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
-from selfsame.wire import finite_rows
 
 _TOP = 2**62
 _CROP = 4  # the part of the stream that cuts recordings; augment takes 0 to 3

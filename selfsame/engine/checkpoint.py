@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from selfsame.config.recipe import to_toml
 from selfsame.engine.state import Problem, State
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
-from selfsame.recipe import to_toml
 
 FORMAT = "selfsame-state-2"
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from selfsame.engine import shards
 from selfsame.engine.batches import Batch, local_batches, steps_a_round
+from selfsame.engine.ranks import shards
 from selfsame.engine.settle import derivatives, moved, normalised
 from selfsame.engine.state import Problem, State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
-from selfsame.wire import finite_rows
+from selfsame.methods.wire import finite_rows
 
 
 @dataclass(frozen=True)

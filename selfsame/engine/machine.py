@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from selfsame.config.recipe import RunPart
 from selfsame.errors import SelfsameError
-from selfsame.recipe import RunPart
 
 
 @dataclass(frozen=True)

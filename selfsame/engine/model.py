@@ -11,11 +11,11 @@ from torch.func import functional_call, vmap
 
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
-from selfsame.nets.check import batch_coupled
+from selfsame.nets.coupling import batch_coupled
+from selfsame.nets.fast.lenet_cpu import WrittenLeNet
+from selfsame.nets.fast.resnet_cuda import FusedResNet
 from selfsame.nets.lenet import LeNet
-from selfsame.nets.lenet_cpu import WrittenLeNet
 from selfsame.nets.resnet import ResNet
-from selfsame.nets.resnet_cuda import FusedResNet
 
 _STREAMS = 4  # on which the replicas of a cohort run on CUDA
 _CACHED = 2**16  # numbers in a piece of a batch on the CPU

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfsame.config.recipe import LocalPart, Recipe, ServerPart
 from selfsame.engine.turnout import turnout
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
-from selfsame.recipe import LocalPart, Recipe, ServerPart
 from selfsame.streams import host_generator
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selfsame.engine import server
+from selfsame.engine import optimisers
 from selfsame.engine.batches import local_batches
 from selfsame.engine.state import Problem, State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
-from selfsame.wire import finite_rows
+from selfsame.methods.wire import finite_rows
 
 
 def client_update(
@@ -80,7 +80,7 @@ def take_answers(
     weight_M = torch.tensor([answer.weight / total for answer in answers], dtype=state.theta_P.dtype, device=device)
     problem.method.absorb(state.server, together, everyone, weight_M, lr, problem.server_stream("absorb", number))
     if state.alone_NP is None:
-        server.step(problem.recipe.server, state.optim, state.theta_P, state.theta_P - mean_P, lr, server_lr)
+        optimisers.step(problem.recipe.server, state.optim, state.theta_P, state.theta_P - mean_P, lr, server_lr)
 
 
 def run_round(

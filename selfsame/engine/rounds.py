@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from selfsame.engine import cohort, reference, split
+from selfsame.engine import cohort, joint, reference
 from selfsame.engine.ahead import Ahead
 from selfsame.engine.batches import Batch
 from selfsame.engine.plan import Plan
@@ -33,7 +33,7 @@ class Engine:
         self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda" and not inside and alone
         self._graph: _Graph | None = None
         if isinstance(problem.method, SplitLoss):
-            self._step: Callable[..., Tensor] = split.run_alone if name == "reference" else split.run_round
+            self._step: Callable[..., Tensor] = joint.run_alone if name == "reference" else joint.run_round
         else:
             self._step = reference.run_round if name == "reference" else cohort.run_round
 
@@ -42,7 +42,7 @@ class Engine:
         if plan.first != state.round:
             raise ValueError(f"the plan begins at round {plan.first}, the state is at {state.round}")
         if isinstance(self.problem.method, SplitLoss):
-            split.count_rounds(state, plan.client_TM)
+            joint.count_rounds(state, plan.client_TM)
         if self.graphs:
             return self._replay(state, plan, tick)
         compiled = self.problem.model.compiled and self.name == "cohort"

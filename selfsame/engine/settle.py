@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss
+from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
-from selfsame.wire import finite_rows
 
 
 @dataclass(frozen=True)

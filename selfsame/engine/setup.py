@@ -7,16 +7,16 @@ from dataclasses import replace
 import torch
 
 from selfsame import methods, nets
+from selfsame.config.recipe import NetPart, Recipe, to_toml
 from selfsame.data import DATASETS, Federation, load
+from selfsame.engine.joint import check_split, within_budget
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.model import Model
 from selfsame.engine.plan import cohort_size
-from selfsame.engine.ranks import ALONE, Ranks
-from selfsame.engine.shards import check_shards
-from selfsame.engine.split import check_split, within_budget
+from selfsame.engine.ranks.group import ALONE, Ranks
+from selfsame.engine.ranks.shards import check_shards
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
-from selfsame.recipe import NetPart, Recipe, to_toml
 from selfsame.streams import Stream
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from selfsame.config.recipe import Recipe
 from selfsame.data.federation import Federation
-from selfsame.engine import server
+from selfsame.engine import optimisers
 from selfsame.engine.batches import Batch, step_batch
 from selfsame.engine.model import Model
-from selfsame.engine.ranks import ALONE, Ranks
+from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.settle import Settled, settle
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
-from selfsame.recipe import Recipe
 from selfsame.streams import Stream
 
 
@@ -33,7 +33,7 @@ class Tools:
     @staticmethod
     def of(method: LocalLoss, compile: bool, on_host: bool = False) -> Tools:
         """`on_host`: samples are fetched by the host, which cannot be compiled."""
-        plain = Tools(step_batch, settle, method.loss, method.report, server.apply, compiled=False)
+        plain = Tools(step_batch, settle, method.loss, method.report, optimisers.apply, compiled=False)
         if not compile:
             return plain
         fast = {name: torch.compile(getattr(plain, name), dynamic=False) for name in ("settle", "loss", "report")}
@@ -130,7 +130,7 @@ def begin(problem: Problem, present: int | None = None) -> State:
     return State(
         round=0,
         theta_P=theta,
-        optim=server.begin(problem.recipe.server, theta),
+        optim=optimisers.begin(problem.recipe.server, theta),
         own=cast(method.begin_own(world, client_N, problem.stream("own", client_N)), model.dtype, model.device),
         server=cast(method.begin_server(world, problem.server_stream("server")), model.dtype, model.device),
         alone_NP=None if method.federated else theta.repeat(present, 1),

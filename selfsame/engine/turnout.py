@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selfsame.config.recipe import Recipe
 from selfsame.errors import SelfsameError
-from selfsame.recipe import Recipe
 from selfsame.streams import Stream, host_generator
 
 Ints = NDArray[np.int64]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from selfsame.errors import SelfsameError
+from selfsame.fields import check_options
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.methods.baselines import FixedEmbedding, PositiveOnly, Softmax
 from selfsame.methods.deepsvdd import DeepSVDD
@@ -17,7 +18,6 @@ from selfsame.methods.fedhide import FedCS, FedGN, FedHide
 from selfsame.methods.fedmetric import FedMetric, FedMetricPos, FedMetricTrue
 from selfsame.methods.feduv import FedUV, FedUVNegative
 from selfsame.methods.split import SplitLoss
-from selfsame.options import check_options
 
 __all__ = [
     "METHODS",

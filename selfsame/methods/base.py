@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
-from selfsame.wire import Wire
 
 Fields = dict[str, Tensor]
 _SMALL = 2**22  # multiplications in a product of matrices

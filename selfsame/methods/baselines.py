@@ -11,8 +11,8 @@ from torch import Tensor
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean, unit
 from selfsame.methods.fedaws import PAPER, ClassEmbedding, normal_rows
+from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
-from selfsame.wire import Sight, Wire
 
 
 @dataclass(frozen=True)

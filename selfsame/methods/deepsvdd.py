@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
-from selfsame.wire import Wire
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from torch import Tensor
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
 from selfsame.methods.split import SplitLoss
+from selfsame.methods.wire import Sight, Wire
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism, keep, perturb
 from selfsame.streams import Stream
-from selfsame.wire import Sight, Wire
 
 PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learning (2022)"
 KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")

@@ -28,8 +28,8 @@ from selfsame.methods.base import (
     unit,
 )
 from selfsame.methods.neighbours import nearest
+from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
-from selfsame.wire import Sight, Wire
 
 PAPER = "Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels (FedAwS), ICML 2020"
 ROWS = 1024  # rows of W compared with all of W at once in (7)

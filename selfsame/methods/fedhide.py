@@ -21,8 +21,8 @@ from selfsame.errors import SelfsameError
 from selfsame.methods import clusters
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, products, put_rows, sample_mean, unit
 from selfsame.methods.neighbours import nearest
+from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
-from selfsame.wire import Sight, Wire
 
 _ROWS_AT_ONCE = 65536  # a draw needs several times the memory of its result
 

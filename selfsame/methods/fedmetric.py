@@ -26,8 +26,8 @@ from torch import Tensor
 
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, unit
+from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
-from selfsame.wire import Sight, Wire
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ from torch import Tensor
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, sample_mean, unit
 from selfsame.methods.bch import BCH, Bits, bch_code, codes, smallest_message
+from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
-from selfsame.wire import Sight, Wire
 
 _ODD, _OFFSET = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _SHARED = "devices of one owner hold one codeword: the owner copies it from device to device, never through the server"

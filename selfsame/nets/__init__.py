@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from selfsame.errors import SelfsameError
+from selfsame.fields import check_options, options_of
 from selfsame.nets.bag import EmbeddingBag
-from selfsame.nets.check import batch_coupled
+from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fastresnet import FastResNet34
-from selfsame.nets.feduv import feduv_celeba, feduv_mnist, feduv_voxceleb
+from selfsame.nets.feduv_nets import feduv_celeba, feduv_mnist, feduv_voxceleb
 from selfsame.nets.lenet import LeNet
 from selfsame.nets.mel import mel_lenet, mel_resnet34
 from selfsame.nets.mlp import Perceptron
@@ -19,7 +20,6 @@ from selfsame.nets.mobilefacenet import MobileFaceNet
 from selfsame.nets.own import Factory, imported, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
-from selfsame.options import check_options, options_of
 
 __all__ = ["NETS", "Factory", "batch_coupled", "build", "register"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from selfsame.errors import SelfsameError
-from selfsame.nets.check import batch_coupled
+from selfsame.nets.coupling import batch_coupled
 
 Factory = Callable[..., nn.Module]  # factory(shape, width, **options)
 

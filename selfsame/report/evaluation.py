@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from selfsame.measure.rates import det, deviate
 from selfsame.report import figures, html
 from selfsame.report.figures import DASHES, MARKERS, SERIES, THEME, Look
 from selfsame.report.view import percent
-from selfsame.verify.rates import det, deviate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfsame.errors import SelfsameError
+from selfsame.files import read_json
 from selfsame.report import figures, html
 from selfsame.report.evaluation import (
     FEW,
@@ -22,7 +23,6 @@ from selfsame.report.evaluation import (
     terminal_table,
 )
 from selfsame.report.figures import DASHES, MARKERS, SERIES, Look
-from selfsame.strict import read_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

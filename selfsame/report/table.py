@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from selfsame.experiment import FIGURES, Variant
+from selfsame.config.experiment import FIGURES, Variant
 from selfsame.report.view import RunView, duration, percent
 
 HEADINGS = (

@@ -2,8 +2,8 @@
 
 import torch
 
-from selfsame import recipe as recipes
 from selfsame.audit.updates import audit_updates, bias_updates
+from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
@@ -16,7 +16,7 @@ def feduv_problem():
         "local": {"batch": 4},
         "run": {"device": "cpu", "precision": "float64"},
     }
-    return prepare(recipes.from_mapping(tables), load("synthetic", clients=6, samples=5, held_out=2))
+    return prepare(from_mapping(tables), load("synthetic", clients=6, samples=5, held_out=2))
 
 
 def test_the_signs_of_one_clients_last_bias_update_are_its_codeword():

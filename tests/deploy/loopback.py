@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from selfsame.config.recipe import Recipe, from_mapping
 from selfsame.data import Federation, load
 from selfsame.deploy.device import Device
 from selfsame.deploy.schedule import Terms
@@ -21,7 +22,6 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
 from selfsame.methods import METHODS, SplitLoss
-from selfsame.recipe import Recipe, from_mapping
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "feduv": {"secrets": "seeded", "code_length": 31},

@@ -13,6 +13,7 @@ import torch
 from loopback import Loopback, digits, kill_at, recipe
 from PIL import Image
 
+from selfsame.config.recipe import from_mapping
 from selfsame.data import without_samples
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Spec, decode, encode, glance
@@ -21,7 +22,6 @@ from selfsame.deploy.schedule import Terms
 from selfsame.deploy.server import Server
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
-from selfsame.recipe import from_mapping
 
 TERMS = Terms(required=1, fewest=0)
 

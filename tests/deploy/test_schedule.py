@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from selfsame.config.recipe import from_mapping
 from selfsame.deploy.schedule import Conditions, Phase, Registry, Round, Terms, Verdict, select
-from selfsame.engine import turnout as simulated
+from selfsame.engine.turnout import _select, host_generator, np, turnout
 from selfsame.errors import SelfsameError
-from selfsame.recipe import from_mapping
 
 
 def registered(count, now=0.0, valid=1000.0):
@@ -228,22 +228,20 @@ def test_the_same_turnout_as_the_simulator(strategy):
     split = {"over": 1.5, "response": 0.75, "strategy": strategy, "lost": 0.1}
     split |= {"embedding_wait": 2.0, "gradient_wait": 1.2, "most": 6}
     recipe = from_mapping({"cohort": {"size": 8, "dropout": 0.3}, "split": split, "run": {"rounds": 40, "seed": 5}})
-    taken = simulated.np.zeros(30, dtype=simulated.np.int64)
+    taken = np.zeros(30, dtype=np.int64)
     seen = {"first": 0, "given up": 0, "fewer": 0, "full": 0}
     for number in range(20):
-        expected = simulated.turnout(recipe, number, 8, 30, taken)
+        expected = turnout(recipe, number, 8, 30, taken)
         if expected.selections == 1:  # a second selection starts from nothing there, and keeps what is in here
             seen["first"] += 1
-            order = simulated._select(
-                recipe, number, 0, 8, simulated.np.flatnonzero(taken < recipe.split.most)
-            ).tolist()
+            order = _select(recipe, number, 0, 8, np.flatnonzero(taken < recipe.split.most)).tolist()
             registry = registered(30)
             registry.spent |= {f"n{i}" for i in range(30) if taken[i] >= recipe.split.most}
             terms = Terms.of(recipe, 8, embedding_wait=2.0, answer_wait=1.2)
             round_ = Round(terms, registry, recipe.run.seed, number)
             assert sorted(round_.open_embeddings(0.0)) == sorted(f"n{i}" for i in order)
-            lost = simulated.host_generator(5, "lost", number, 0).random(len(order)) < 0.1
-            time = simulated.host_generator(5, "embedding answer", number, 0).exponential(size=len(order))
+            lost = host_generator(5, "lost", number, 0).random(len(order)) < 0.1
+            time = host_generator(5, "embedding answer", number, 0).exponential(size=len(order))
             for at, gone, client in sorted(zip(time, lost, order)):
                 if not gone:
                     round_.embeddings.take(f"n{client}", at)
@@ -251,8 +249,8 @@ def test_the_same_turnout_as_the_simulator(strategy):
             used = sorted(int(node[1:]) for node in round_.embeddings.answered)
             assert used == expected.client_M.tolist()
             round_.open_answers(0.0, [f"n{i}" for i in used])
-            dropped = simulated.host_generator(5, "dropout", number).random(8) < 0.3
-            time = simulated.host_generator(5, "gradient answer", number).exponential(size=8)
+            dropped = host_generator(5, "dropout", number).random(8) < 0.3
+            time = host_generator(5, "gradient answer", number).exponential(size=8)
             for at, gone, client in sorted(zip(time, dropped, used)):
                 if not gone:
                     round_.answers.take(f"n{client}", at)

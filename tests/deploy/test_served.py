@@ -6,10 +6,10 @@ import pytest
 import torch
 from loopback import Loopback, recipe
 
-from selfsame.assess import assess
 from selfsame.commands.export import export_run, read_run
 from selfsame.errors import SelfsameError
-from selfsame.run import load_run, open_run
+from selfsame.runs.assess import assess
+from selfsame.runs.run import load_run, open_run
 
 
 def served(tmp_path, name="fedhide", **parts):

@@ -4,10 +4,10 @@ import threading
 
 import numpy as np
 
-from selfsame.deploy.attest import Policy
-from selfsame.deploy.controller import Controller
-from selfsame.deploy.participant import Participant
-from selfsame.enclave.plan import Plan
+from selfsame.deploy.split.attest import Policy
+from selfsame.deploy.split.controller import Controller
+from selfsame.deploy.split.participant import Participant
+from selfsame.enclave.mandate import Plan
 from selfsame.enclave.session import Enclave
 
 IN, DIM = 5, 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from split_small import DIM, IN, Direct, a_plan, joined, run_round, weights
 
-from selfsame.deploy.controller import Controller
+from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.message import Ask, Field, Refused, pack, unpack
 from selfsame.enclave.session import Enclave
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from split_small import a_plan, joined, run_round, weights
 
-from selfsame.deploy.controller import Controller
+from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.__main__ import serve
 from selfsame.enclave.message import Refused, read_frame, write_frame
 from selfsame.errors import SelfsameError
@@ -94,7 +94,7 @@ def test_without_cryptography_a_device_says_what_to_install():
     code = (
         "import sys; sys.modules['cryptography'] = None\n"
         "from selfsame import SelfsameError\n"
-        "try:\n    import selfsame.deploy.participant\n"
+        "try:\n    import selfsame.deploy.split.participant\n"
         "except SelfsameError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from split_small import a_plan
 
 from selfsame.enclave import quote
-from selfsame.enclave.plan import Plan
+from selfsame.enclave.mandate import Plan
 
 KEY, NONCE, DIGEST = b"k" * 32, b"n" * 32, b"p" * 32
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from selfsame.config.recipe import AugmentPart
 from selfsame.engine.augment import augment, rotate, shift_and_flip
 from selfsame.errors import SelfsameError
-from selfsame.recipe import AugmentPart
 from selfsame.streams import Stream
 
 ALL = AugmentPart(crop=2, flip=True, rotation=30.0)

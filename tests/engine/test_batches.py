@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from selfsame.config.recipe import AugmentPart, LocalPart
 from selfsame.data import Federation, Samples, from_classes
 from selfsame.engine import batches
 from selfsame.engine.batches import Batch, local_batches, step_batch, steps_a_round
-from selfsame.recipe import AugmentPart, LocalPart
 
 COUNTS = [3, 9, 1, 6, 20]
 NONE = AugmentPart()

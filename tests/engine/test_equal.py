@@ -18,8 +18,8 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.state import Problem, begin
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.nets import norm
+from selfsame.nets.fast.resnet_cuda import FusedResNet
 from selfsame.nets.resnet import ResNet
-from selfsame.nets.resnet_cuda import FusedResNet
 from selfsame.streams import Stream
 
 PART = {"size": 5, "dropout": 0.3}

@@ -10,9 +10,9 @@ import pytest
 import torch
 from small import recipe
 
+from selfsame.config.recipe import LocalPart, Recipe, ServerPart
 from selfsame.engine.plan import choose, cohort_size, make_plan, rate
 from selfsame.errors import SelfsameError
-from selfsame.recipe import LocalPart, Recipe, ServerPart
 
 
 def asked(rounds: int = 600, seed: int = 0, **cohort) -> Recipe:

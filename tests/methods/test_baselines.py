@@ -8,8 +8,8 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, World
 from selfsame.methods.baselines import FixedEmbedding, PositiveOnly, Softmax
 from selfsame.methods.fedaws import FedAwS
+from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
-from selfsame.wire import Sight
 
 M, B, D, C = 3, 4, 5, 6
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from selfsame.audit.recovery import audit
+from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.checkpoint import load_state, save_state
 from selfsame.engine.plan import make_plan
@@ -23,9 +24,8 @@ from selfsame.engine.state import Problem, State, begin, join
 from selfsame.methods import clusters
 from selfsame.methods.base import Fields, unit
 from selfsame.methods.fedhide import FedHide
-from selfsame.recipe import from_mapping
+from selfsame.runs.summary import wire_rows
 from selfsame.streams import Stream
-from selfsame.summary import wire_rows
 
 torch.set_num_threads(1)  # the tensors are tiny
 ONE = torch.zeros(1, dtype=torch.int64)

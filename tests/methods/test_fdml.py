@@ -15,8 +15,8 @@ from selfsame.errors import SelfsameError
 from selfsame.methods import Cohort, World, fdml, make
 from selfsame.methods.fdml import KINDS, Fdml, FlTraditional
 from selfsame.methods.split import SplitLoss, joint_derivatives
+from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
-from selfsame.wire import Sight
 
 torch.set_num_threads(1)
 

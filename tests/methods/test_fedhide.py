@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World, unit
 from selfsame.methods.fedhide import FedCS, FedGN, FedHide, ProxyPrototypes
+from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
-from selfsame.wire import Sight
 
 DIM = 6
 SPARING = FedHide(neighbours=3, search="clustered", clusters=3, probes=2, negatives=4)

@@ -20,8 +20,8 @@ from selfsame.methods.fedmetric import (
     length,
     pairwise,
 )
+from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
-from selfsame.wire import Sight
 
 DIM = 5
 BATCH = 4

@@ -15,8 +15,8 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, World
 from selfsame.methods.bch import bch_code
 from selfsame.methods.feduv import FedUV, FedUVNegative, base_vectors, scaled
+from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
-from selfsame.wire import Sight
 
 SMALL = {"code_length": 31, "secrets": "seeded"}
 

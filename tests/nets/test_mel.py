@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from selfsame.errors import SelfsameError
-from selfsame.nets.check import batch_coupled
+from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.mel import LogMel, mel_filters, mel_resnet34, with_mel
 

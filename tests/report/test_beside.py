@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from selfsame import recipe as recipes
-from selfsame.experiment import FIGURES, Paper, Variant
+from selfsame.config.experiment import FIGURES, Paper, Variant
+from selfsame.config.recipe import from_mapping
 from selfsame.report.table import (
     Row,
     beside_cells,
@@ -35,7 +35,7 @@ def diverged():
 
 
 def row(*views, title="FedHide", paper=PAPER, rounds=100, own_rounds=100):
-    plan = recipes.from_mapping({"run": {"rounds": rounds}})
+    plan = from_mapping({"run": {"rounds": rounds}})
     return Row(Variant(1, title, plan, tuple(range(len(views))), paper, own_rounds), views)
 
 

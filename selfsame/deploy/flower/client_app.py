@@ -64,7 +64,7 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
         from selfsame.deploy.device import Device
 
         return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), **common)
-    from selfsame.deploy.split_device import SplitDevice
+    from selfsame.deploy.split.device import SplitDevice
 
     collateral = Path(str(config["collateral"])).read_text(encoding="utf-8") if config.get("collateral") else None
     return SplitDevice(folder, str(config["samples"]), policy=_policy(config), collateral=collateral, **common)
@@ -72,7 +72,7 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
 
 def _policy(config: Mapping[str, Any]) -> Any:
     """Which enclaves the device trusts: none, unless its configuration says so."""
-    from selfsame.deploy.attest import Policy
+    from selfsame.deploy.split.attest import Policy
 
     statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
     measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))

@@ -12,11 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from selfsame import recipe as recipes
+from selfsame.config.recipe import Recipe, from_mapping, read_toml
 from selfsame.deploy.schedule import Terms
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
-from selfsame.recipe import Recipe
 
 FILE = "deploy.toml"
 RUN = "run"  # the server's own folder, beside it
@@ -108,7 +107,7 @@ def _toml(value: Any) -> str:
 @contextmanager
 def open_server(folder: Path) -> Iterator[tuple[Any, float, int]]:
     """(the server of a folder, how long a message may take, how many nodes to wait for)."""
-    recipe = recipes.from_mapping(recipes.read_toml(folder / "recipe.toml"))
+    recipe = from_mapping(read_toml(folder / "recipe.toml"))
     serving = Serving.read(folder / FILE)
     terms = serving.terms(recipe)
     patience = max(terms.answer_wait, terms.embedding_wait)
@@ -117,8 +116,8 @@ def open_server(folder: Path) -> Iterator[tuple[Any, float, int]]:
 
     known = None if serving.samples is None else without_samples(**vars(serving.samples))
     if issubclass(method_class(recipe.method.name), SplitLoss):
-        from selfsame.deploy.controller import Controller
-        from selfsame.deploy.split_server import SplitServer
+        from selfsame.deploy.split.controller import Controller
+        from selfsame.deploy.split.server import SplitServer
 
         start = partial(Controller, limit=terms.answer_wait)
         if serving.enclave:

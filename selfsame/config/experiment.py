@@ -1,0 +1,230 @@
+"""A recipe file as an experiment: variants, a grid over options, several seeds, and the paper's figures beside them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from selfsame.config.recipe import (
+    PARTS,
+    Recipe,
+    apply_settings,
+    from_mapping,
+    merged,
+    name_of,
+    parse_setting,
+    read_toml,
+)
+from selfsame.errors import SelfsameError
+
+SHARES = ("method", "net", "data")  # parts whose options belong to what they name
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a figure is printed: its label, and the factor and digits that turn a run's number into the paper's."""
+
+    label: str
+    factor: float = 100.0
+    digits: int = 1
+
+
+FIGURES = {
+    "p@1": Figure("P@1 %"),
+    "p@3": Figure("P@3 %"),
+    "p@5": Figure("P@5 %"),
+    "one_class_auroc": Figure("one-class AUROC %"),
+    "auroc_seen": Figure("AUROC seen %"),
+    "eer_seen": Figure("EER seen %"),
+    "auroc": Figure("AUROC new %"),
+    "eer": Figure("EER new %"),
+    "leak": Figure("leak (17) %"),
+    "recovered": Figure("recovered %"),
+    "p@1_shared": Figure("P@1 by the shared %"),
+    "cos_mean": Figure("cosine to proxy", 1.0, 2),
+    "cos_std": Figure("its deviation", 1.0, 2),
+}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a paper reports of a variant, in the units it prints: {figure: (value, spread or None)}."""
+
+    figures: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    where: str = ""
+    rounds: int | None = None  # None: as many as the recipe file says; 0: the paper does not say
+    about: bool = False  # read off a plot
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One row of the experiment's table: a recipe, run once a seed."""
+
+    number: int  # counts from 1 and names the folder
+    title: str
+    recipe: Recipe
+    seeds: tuple[int, ...]
+    paper: Paper
+    own_rounds: int  # what the file says, whatever the command line does
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a variant, and where it lies."""
+
+    variant: Variant
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """The variant's, with the seed where there are several."""
+        alone = len(self.variant.seeds) == 1
+        return self.variant.title if alone else f"{self.variant.title}, seed {self.recipe.run.seed}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe file, read and checked."""
+
+    file: Path
+    variants: tuple[Variant, ...]
+    first_seed: int  # its runs have the plain folder names, so that seeds can be added later
+    flat: bool  # a single run lies in the folder itself
+
+    def jobs(self, folder: Path) -> list[Job]:
+        """Every run, variant by variant."""
+        out = []
+        for variant in self.variants:
+            for seed in variant.seeds:
+                name = f"{variant.number:02d}-{variant.recipe.method.name}"
+                name += "" if seed == self.first_seed else f"-seed{seed}"
+                plan = replace(variant.recipe, run=replace(variant.recipe.run, seed=seed))
+                out.append(Job(variant, plan, folder if self.flat else folder / name))
+        return out
+
+    def select(self, titles: Iterable[str]) -> list[Variant]:
+        """The variants of these titles; a text that is no whole title stands for all titles that hold it."""
+        chosen: list[Variant] = []
+        for wanted in titles:
+            exact = [v for v in self.variants if v.title == wanted]
+            found = exact or [v for v in self.variants if wanted.lower() in v.title.lower()]
+            if not found:
+                known = "; ".join(v.title for v in self.variants)
+                raise SelfsameError(
+                    f"--only {wanted}: no variant of {self.file} has this in its title; there are: {known}"
+                )
+            chosen += [v for v in found if v not in chosen]
+        return sorted(chosen, key=lambda v: v.number) if chosen else list(self.variants)
+
+
+def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Experiment:
+    """The experiment of a recipe file; `given` tables and key=value `settings` are laid over every variant."""
+    tables = read_toml(file)
+    variants, grid, paper = tables.pop("variant", [{}]), tables.pop("grid", {}), tables.pop("paper", {})
+    if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
+        raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
+    seeds = _seeds(file, tables.pop("seeds", None))
+    base = from_mapping(tables)
+    found: list[Variant] = []
+    for variant in variants:
+        own = {key: variant[key] for key in variant if key not in ("grid", "paper")}
+        from_mapping(own)
+        whole = inherit(tables, own)
+        reported = read_paper(file, _table(file, "paper", paper) | _table(file, "paper", variant.get("paper", {})))
+        for point in _points(file, _table(file, "grid", grid) | _table(file, "grid", variant.get("grid", {}))):
+            laid = lay(whole, point)
+            if point:
+                before = whole.get("title") or name_of(from_mapping(whole))
+                laid["title"] = ", ".join([before, *(f"{key.split('.')[-1]} {value}" for key, value in point.items())])
+            rounds = from_mapping(laid).run.rounds
+            plan = from_mapping(apply_settings(merged(laid, given or {}), settings))
+            mine = (plan.run.seed,) if not seeds or _sets_seed(settings) else seeds
+            found.append(Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds))
+    titles = [variant.title for variant in found]
+    if twice := next((title for title in titles if titles.count(title) > 1), None):
+        raise SelfsameError(f"{file}: two variants are called {twice!r}; give each a title of its own")
+    first = seeds[0] if seeds else base.run.seed
+    return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1)
+
+
+def inherit(tables: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
+    """The variant over the file's own tables; another method, network or data set does not inherit options."""
+    whole = merged(tables, variant)
+    for part in SHARES:
+        own = variant.get(part, {})
+        if "name" in own and own["name"] != tables.get(part, {}).get("name"):
+            whole[part] = dict(own)
+    return whole
+
+
+def lay(tables: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables with the values of one point of a grid, whose keys are like local.lr."""
+    return merged(tables, *({key.split(".")[0]: {key.split(".")[1]: value}} for key, value in point.items()))
+
+
+def read_paper(file: Path, table: Mapping[str, Any]) -> Paper:
+    """A [paper] table: known figures, each a number or [number, spread], and where, rounds and about."""
+    figures: dict[str, tuple[float, float | None]] = {}
+    for key, value in table.items():
+        if key in ("where", "rounds", "about"):
+            _fact(file, key, value)
+            continue
+        if key not in FIGURES:
+            raise SelfsameError(f"{file}: paper.{key}: unknown figure; known: {', '.join(FIGURES)}")
+        pair = value if isinstance(value, list) else [value]
+        if not 1 <= len(pair) <= 2 or not all(_number(one) for one in pair):
+            raise SelfsameError(f"{file}: paper.{key}: expected a number or [number, spread], got {value!r}")
+        figures[key] = (float(pair[0]), float(pair[1]) if len(pair) == 2 else None)
+    return Paper(figures, table.get("where", ""), table.get("rounds"), table.get("about", False))
+
+
+def _fact(file: Path, key: str, value: Any) -> None:
+    fits, wanted = {
+        "where": (isinstance(value, str), "a text"),
+        "rounds": (type(value) is int and value >= 0, "a whole number, 0 where the paper does not say"),
+        "about": (isinstance(value, bool), "true or false"),
+    }[key]
+    if not fits:
+        raise SelfsameError(f"{file}: paper.{key}: expected {wanted}, got {value!r}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _table(file: Path, name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise SelfsameError(f"{file}: [{name}]: expected a table, got {given!r}")
+    return dict(given)
+
+
+def _seeds(file: Path, given: Any) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not given or not all(type(seed) is int for seed in given):
+        raise SelfsameError(f"{file}: seeds: expected a list of whole numbers, got {given!r}")
+    if len(set(given)) < len(given):
+        raise SelfsameError(f"{file}: seeds: {given} names a seed twice")
+    return tuple(given)
+
+
+def _sets_seed(settings: Iterable[str]) -> bool:
+    return any(parse_setting(setting)[0] == ["run", "seed"] for setting in settings)
+
+
+def _points(file: Path, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of the grid's values; none given is one empty point."""
+    for key, values in grid.items():
+        part = key.split(".")
+        if len(part) != 2 or part[0] not in PARTS:
+            raise SelfsameError(f'{file}: [grid] {key}: expected a quoted key like "method.alpha" or "local.lr"')
+        if part == ["run", "seed"]:
+            raise SelfsameError(f"{file}: [grid] run.seed: use seeds = [0, 1, 2] at the top of the file")
+        if not isinstance(values, list) or not values:
+            raise SelfsameError(f"{file}: [grid] {key}: expected a list of values, got {values!r}")
+    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]

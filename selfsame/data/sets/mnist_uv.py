@@ -1,0 +1,247 @@
+"""MNIST-UV (FedUV, section 6.1): the digits 2, 3, 4 and 5 of one writer, stacked to 4 channels; a writer is a client.
+
+FedUV builds it from EMNIST-byclass, whose writers only the Matlab file names. MNIST with QMNIST's labels (Yadav and
+Bottou, 2019) names 836 writers and serves as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selfsame.data.federation import Federation, Held, Samples
+from selfsame.data.formats import idx
+from selfsame.data.formats.idx import find_idx, read_idx, read_images
+from selfsame.data.formats.mat import read_matlab
+from selfsame.data.images import moments
+from selfsame.data.people import Ints, draw_trials
+from selfsame.errors import SelfsameError
+from selfsame.streams import host_generator
+
+_DIGITS = (2, 3, 4, 5)
+_MATLAB = ("emnist-byclass.mat", "emnist-digits.mat")
+_FOLDERS = (".", "raw", "MNIST/raw", "QMNIST/raw", "matlab")
+WANTS = (
+    "emnist-byclass.mat in PATH or PATH/matlab (unpack matlab.zip from "
+    "https://www.nist.gov/itl/products-and-services/emnist-dataset), or MNIST's image files with "
+    "qmnist-train-labels-idx2-int and qmnist-test-labels-idx2-int, plain or .gz, in PATH, PATH/raw or PATH/MNIST/raw "
+    "(from https://github.com/facebookresearch/qmnist)"
+)
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Handwritten digits and who wrote them."""
+
+    image: NDArray[np.uint8]  # (n, 28, 28)
+    digit: Ints
+    writer: Ints
+    source: str
+
+
+def load_mnist_uv(
+    path: Path,
+    *,
+    people: int = 1000,
+    held_out: int = 1000,
+    train: int = 50,
+    validation: int = 15,
+    test: int = 15,
+    unseen_samples: int = 15,
+    trials: int = 20_000,
+    seed: int = 0,
+) -> Federation:
+    """At most `people` writers with 50, 15 and 15 examples each, and at most `held_out`, or half of all, unseen ones.
+
+    A writer's images of each digit are divided first and then combined, so no image is in two parts; the examples of a
+    part differ, but may share images. Those of an unseen writer share none, so that no trial is easy for that reason.
+    """
+    for option, value, least in (
+        ("people", people, 2),
+        ("held_out", held_out, 0),
+        ("train", train, 1),
+        ("validation", validation, 0),
+        ("test", test, 1),
+        ("unseen_samples", unseen_samples, 2),
+        ("trials", trials, 0),
+    ):
+        if not least <= value <= 100_000_000:
+            raise SelfsameError(f"mnist_uv: {option} must be {least} to 100000000, got {value}")
+    digits = read_digits(path)
+    writers, writer = np.unique(digits.writer, return_inverse=True)
+    count_WD = np.stack([np.bincount(writer[digits.digit == d], minlength=len(writers)) for d in _DIGITS], 1)
+    need = sum(_root(part) for part in (train, validation, test))
+    fewest_W = count_WD.min(1)
+    able = np.nonzero(fewest_W >= 2)[0]
+    unseen = np.sort(host_generator(seed, "mnist_uv/unseen").permutation(able)[: min(held_out, len(able) // 2)])
+    others = np.setdiff1d(np.arange(len(writers)), unseen)
+    enough = others[fewest_W[others] >= need]
+    if len(enough) < 2:
+        raise SelfsameError(
+            f"{path}: {len(enough)} writers have {need} of each of the digits 2 to 5, at least 2 writers are needed"
+        )
+    seen = np.sort(host_generator(seed, "mnist_uv/seen").permutation(enough)[:people])
+
+    order = np.lexsort((digits.digit, writer))
+    key = writer[order] * 10 + digits.digit[order]
+
+    def own(person: int, purpose: str) -> list[Ints]:
+        """A writer's images of each of the four digits, shuffled."""
+        ends = [np.searchsorted(key, [person * 10 + d, person * 10 + d + 1]) for d in _DIGITS]
+        draw = host_generator(seed, purpose, int(writers[person]))
+        return [draw.permutation(order[begin:end]) for begin, end in ends]
+
+    parts: tuple[list[Ints], list[Ints], list[Ints]] = ([], [], [])
+    for person in seen.tolist():
+        images = own(person, "mnist_uv/split")
+        draw = host_generator(seed, "mnist_uv/examples", int(writers[person]))
+        cuts = [_root(test), _root(test) + _root(validation)]
+        pools = zip(*(np.split(of_digit, cuts) for of_digit in images))
+        for part, pool, number in zip(parts, pools, (test, validation, train)):
+            part.append(_combine(pool, number, draw))
+    away = [_apart(own(person, "mnist_uv/split"), unseen_samples) for person in unseen.tolist()]
+
+    def samples(blocks: list[Ints], first: int = 0) -> Samples:
+        rows = np.concatenate([np.empty((0, 4), np.int64), *blocks])
+        label = np.repeat(np.arange(first, first + len(blocks)), [len(block) for block in blocks])
+        return Samples(torch.from_numpy(digits.image[rows]), torch.from_numpy(label.astype(np.int64)))
+
+    tested, validated, trained = (samples(part) for part in parts)
+    beyond = samples(away, len(seen))
+    x = trained.x[:]
+    mean, std = moments("mnist_uv", x)
+    few = others[fewest_W[others] < need]
+    return Federation(
+        name="mnist_uv",
+        shape=tuple(x.shape[1:]),
+        class_of_N=torch.arange(len(seen)),
+        count_N=torch.bincount(trained.y),
+        source=Held(x, torch.cumsum(torch.bincount(trained.y), 0) - torch.bincount(trained.y)),
+        test=tested,
+        unseen=beyond,
+        mean=mean,
+        std=std,
+        notes=_notes(digits, len(writers), seen, away, few, need, (train, validation, test)),
+        class_names=tuple(f"writer {writers[person]}" for person in (*seen.tolist(), *unseen.tolist())),
+        validation=validated,
+        trials=draw_trials(beyond.y.numpy(), trials, seed),
+        left_out=tuple(
+            f"writer {writers[person]}: {fewest_W[person]} of the rarest of the digits 2 to 5, a client needs {need}"
+            for person in few.tolist()
+        ),
+    )
+
+
+def _notes(
+    digits: Digits, writers: int, seen: Ints, away: list[Ints], few: Ints, need: int, sizes: tuple[int, int, int]
+) -> tuple[str, ...]:
+    number = [len(block) for block in away]
+    spread = f" with {min(number)} to {max(number)} examples each" if number else ""
+    notes: tuple[str, ...] = (
+        f"from {digits.source}, {writers:,} writers: {len(seen):,} clients with {sizes[0]} training, {sizes[1]} "
+        f"validation and {sizes[2]} test examples each; {len(away):,} unseen writers{spread}",
+    )
+    if len(few):
+        notes += (f"{len(few):,} writers are no clients, with fewer than {need} of one of the digits 2 to 5",)
+    return notes
+
+
+def _root(number: int) -> int:
+    """The fewest images of each of four digits that make `number` different examples."""
+    return next(k for k in range(number + 1) if k**4 >= number)
+
+
+def _combine(pool: tuple[Ints, ...], number: int, draw: np.random.Generator) -> Ints:
+    """`number` different choices (number, 4) of one image of each digit."""
+    sizes = [len(images) for images in pool]
+    picked = np.sort(draw.choice(int(np.prod(sizes)), number, replace=False)) if number else np.empty(0, np.int64)
+    places = np.unravel_index(picked, sizes) if number else (picked,) * 4
+    return np.stack([images[place] for images, place in zip(pool, places)], 1)
+
+
+def _apart(images: list[Ints], most: int) -> Ints:
+    """Examples (n, 4) that share no image."""
+    number = min(most, *(len(of_digit) for of_digit in images))
+    return np.stack([of_digit[:number] for of_digit in images], 1)
+
+
+def read_digits(path: Path) -> Digits:
+    """The digits and writers of whichever of the two sets is there."""
+    for folder in _FOLDERS:
+        for name in _MATLAB:
+            if (path / folder / name).is_file():
+                return read_emnist(path / folder / name)
+    parts = []
+    for part, stem in (("train", "train"), ("test", "t10k")):
+        labels = _find(path, f"qmnist-{part}-labels-idx2-int")
+        images = _find(path, f"qmnist-{part}-images-idx3-ubyte") or _find(path, f"{stem}-images-idx3-ubyte")
+        if labels is not None and images is not None:
+            parts.append(_read_traced(images, labels))
+    if not parts:
+        raise SelfsameError(f"{path}: no digits with writers found; wanted: {WANTS}")
+    return Digits(
+        np.concatenate([image for image, _ in parts]),
+        np.concatenate([label[:, 0] for _, label in parts]),
+        np.concatenate([label[:, 2] for _, label in parts]),
+        "MNIST with QMNIST's writers",
+    )
+
+
+def faults(path: Path) -> Iterator[str]:
+    """A line for each file that cannot be read."""
+    names = [f"qmnist-{part}-labels-idx2-int" for part in ("train", "test")]
+    names += ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"]
+    yield from idx.faults(_find(path, name) for name in names)
+
+
+def _find(path: Path, name: str) -> Path | None:
+    return find_idx((path / folder for folder in _FOLDERS), name)
+
+
+def _read_traced(images_file: Path, labels_file: Path) -> tuple[NDArray[np.uint8], Ints]:
+    """Images and QMNIST's labels (class, series, writer, ...); the label file may go on beyond the images."""
+    images, labels = read_images(images_file), read_idx(labels_file)
+    if images.shape[1:] != (28, 28):
+        raise SelfsameError(f"{images_file}: expected images of 28x28, got {images.shape[1]}x{images.shape[2]}")
+    if labels.ndim != 2 or labels.shape[1] < 3 or labels.dtype.kind != "i":
+        raise SelfsameError(f"{labels_file}: expected rows of 8 whole numbers, got {labels.dtype} {labels.shape}")
+    if len(labels) < len(images):
+        raise SelfsameError(f"{labels_file}: {len(labels)} labels for the {len(images)} images of {images_file.name}")
+    kept = labels[: len(images)].astype(np.int64)
+    odd = (kept[:, 0] < 0) | (kept[:, 0] > 9) | (kept[:, 2] < 0)
+    if odd.any():
+        at = int(odd.argmax())
+        raise SelfsameError(f"{labels_file}: row {at} says digit {kept[at, 0]} of writer {kept[at, 2]}")
+    return images, kept
+
+
+def read_emnist(file: Path) -> Digits:
+    """EMNIST's Matlab file: both its parts, digits only; an image is stored column after column."""
+    found = read_matlab(file, "dataset")
+    try:
+        parts = [found[part] for part in ("train", "test")]
+        image = np.concatenate([part["images"] for part in parts])
+        digit, writer = (np.concatenate([part[key].reshape(-1) for part in parts]) for key in ("labels", "writers"))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        raise SelfsameError(
+            f"{file}: not EMNIST: expected dataset.train and .test of images, labels, writers"
+        ) from None
+    if image.ndim != 2 or image.shape[1] != 784 or image.dtype != np.uint8 or not len(image):
+        raise SelfsameError(f"{file}: expected images of 784 bytes, got {image.dtype} {image.shape}")
+    digit, writer = _whole(file, "labels", digit, len(image)), _whole(file, "writers", writer, len(image))
+    keep = digit <= 9
+    return Digits(image[keep].reshape(-1, 28, 28).transpose(0, 2, 1), digit[keep], writer[keep], file.name)
+
+
+def _whole(file: Path, what: str, values: NDArray[Any], images: int) -> Ints:
+    if values.dtype.kind not in "iuf" or len(values) != images:
+        raise SelfsameError(f"{file}: expected {images} {what}, got {len(values)} of {values.dtype}")
+    if not np.isfinite(values).all() or (values < 0).any() or (values > 2**31).any() or (values % 1).any():
+        raise SelfsameError(f"{file}: the {what} are not whole numbers")
+    return values.astype(np.int64)

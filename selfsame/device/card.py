@@ -1,0 +1,153 @@
+"""What a model file says of itself, and how embeddings are compared by it: nothing but numpy is needed.
+
+Shapes: S samples, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfsame.errors import SelfsameError
+from selfsame.files import read_json
+
+FORMAT = "selfsame-onnx-1"
+PLACES = ("unit", "as-is")
+SCORES = ("cosine", "distance", "squared-distance")
+VARIANTS = ("float32", "int8")
+DTYPES = {  # of raw samples, and the range they may have
+    "uint8": (0.0, 255.0),
+    "int16": (-32768.0, 32767.0),
+    "float32": (-float(np.finfo(np.float32).max), float(np.finfo(np.float32).max)),
+}
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+_MOST_TEXT = 2**14
+_MOST_NUMBERS = 2**28  # in one sample
+_MOST_AXES = 6
+_MOST_WIDTH = 2**20
+_MOST_RATE = 384_000
+_TINY = 1e-12  # a vector shorter than this is not brought to unit length
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A model file's description of itself; every field is checked."""
+
+    format: str
+    version: str  # of selfsame that wrote it
+    method: str
+    data: str  # the data set it was trained on
+    shape: tuple[int, ...]  # of one raw sample; -1 as the last: any length
+    dtype: str  # of raw samples
+    low: float  # the accepted range of raw values
+    high: float
+    width: int  # of the embedding
+    place: str  # "unit": embeddings are brought to unit length before they are averaged or compared; or "as-is"
+    score: str  # "cosine", "distance": minus the Euclidean distance, or "squared-distance": minus its square
+    opset: int  # 0: not an ONNX graph
+    digest: str  # sha256 of the file with zeros in this place
+    variant: str
+    rate: int = 0  # samples a second of a recording; 0: not a recording
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            _wrong("format", f"must be {FORMAT!r}", self.format)
+        for name in ("version", "method", "data"):
+            text = getattr(self, name)
+            if type(text) is not str or not 0 < len(text) <= 200 or not text.isprintable():
+                _wrong(name, "must be a short text", text)
+        for name, words in (("dtype", DTYPES), ("place", PLACES), ("score", SCORES), ("variant", VARIANTS)):
+            word = getattr(self, name)
+            if type(word) is not str or word not in words:
+                _wrong(name, f"must be one of {', '.join(words)}", word)
+        _whole("width", self.width, 1, _MOST_WIDTH)
+        _whole("opset", self.opset, 0, 1000)
+        _whole("rate", self.rate, 0, _MOST_RATE)
+        self._check_shape()
+        self._check_range()
+        if self.score == "cosine" and self.place != "unit":
+            _wrong("place", "must be 'unit' where score is 'cosine'", self.place)
+        if type(self.digest) is not str or not _DIGEST.fullmatch(self.digest):
+            _wrong("digest", "must be 64 hexadecimal digits", self.digest)
+
+    def _check_shape(self) -> None:
+        shape = self.shape
+        if type(shape) is not tuple or not 0 < len(shape) <= _MOST_AXES:
+            _wrong("shape", f"must be 1 to {_MOST_AXES} whole numbers", shape)
+        for place, size in enumerate(shape):
+            _whole("shape", size, -1 if place == len(shape) - 1 else 1, _MOST_NUMBERS)
+        if 0 in shape or abs(math.prod(shape)) > _MOST_NUMBERS:
+            _wrong("shape", f"must be of 1 to {_MOST_NUMBERS} numbers", shape)
+
+    def _check_range(self) -> None:
+        least, most = DTYPES[self.dtype]
+        for name in ("low", "high"):
+            value = getattr(self, name)
+            if type(value) is not float or not least <= value <= most:
+                _wrong(name, f"must be a number from {least:g} to {most:g}", value)
+        if self.low >= self.high:
+            _wrong("low", f"must be below high, {self.high:g}", self.low)
+
+    def to_json(self) -> str:
+        """One line of JSON; `from_json` gives the same card back."""
+        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+    @staticmethod
+    def from_json(text: str) -> Card:
+        """The card that the text holds, or one clear line."""
+        if len(text) > _MOST_TEXT:
+            raise SelfsameError(f"card: longer than {_MOST_TEXT} characters")
+        try:
+            given = read_json(text)
+        except (ValueError, RecursionError):
+            raise SelfsameError("card: not readable as JSON") from None
+        names = [field.name for field in fields(Card)]
+        if type(given) is not dict or sorted(given) != sorted(names):
+            raise SelfsameError(f"card: must have the fields {', '.join(names)} and no others")
+        if type(given["shape"]) is list:
+            given["shape"] = tuple(given["shape"])
+        for name in ("low", "high"):
+            if type(given[name]) is int and abs(given[name]) <= 2**31:
+                given[name] = float(given[name])
+        return Card(**given)
+
+
+def _wrong(name: str, expected: str, got: object) -> NoReturn:
+    shown = repr(got) if isinstance(got, str | float | bool) else type(got).__name__
+    raise SelfsameError(f"card: {name} {expected}, got {shown[:60]}")
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        _wrong(name, f"must be a whole number from {least} to {most}", value)
+
+
+def placed(card: Card, emb: Floats) -> Floats:
+    """Embeddings (..., D) where they are compared: at unit length, a zero vector at zero, or as they are."""
+    if card.place == "as-is":
+        return emb
+    return emb / np.maximum(np.linalg.norm(emb, axis=-1, keepdims=True), _TINY).astype(emb.dtype)
+
+
+def template(card: Card, emb_SD: Floats) -> Floats:
+    """The vector (D,) that stands for a person, from embeddings of their samples."""
+    mean_D: Floats = placed(card, emb_SD).mean(0)
+    return mean_D
+
+
+def score(card: Card, emb_SD: Floats, template_D: Floats) -> Floats:
+    """How well each sample fits the template, larger is closer: shape (S,)."""
+    if card.score == "cosine":
+        fit_S: Floats = placed(card, emb_SD) @ placed(card, template_D)
+        return fit_S
+    square_S: Floats = np.square(placed(card, emb_SD) - template_D).sum(-1)
+    return -square_S if card.score == "squared-distance" else -np.sqrt(square_S)

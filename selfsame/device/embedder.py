@@ -1,0 +1,127 @@
+"""Embeddings from a model file, by onnxruntime alone, or from a run's folder, by PyTorch.
+
+Shapes: S samples, D dimensions. Nothing here imports PyTorch until a run's folder is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from selfsame.device.card import Card
+from selfsame.device.model_file import INPUT, OUTPUT, read_bytes, read_card
+from selfsame.errors import SelfsameError
+
+Raw = NDArray[Any]
+Emb = NDArray[np.float32]
+
+_ONNX_TYPES = {"uint8": "tensor(uint8)", "int16": "tensor(int16)", "float32": "tensor(float)"}
+_TOGETHER = 2**20  # numbers of raw samples that are embedded at a time
+
+
+class Embedder(Protocol):
+    """Raw samples in, embeddings out, and a card that says what fits in and how to compare what comes out."""
+
+    @property
+    def card(self) -> Card: ...
+
+    def embed(self, raw: Raw) -> Emb:
+        """Embeddings (S, D) of raw samples (S, *shape)."""
+        ...
+
+
+class OnnxEmbedder:
+    """A model file, on one thread; `digest` as in `open_model`."""
+
+    def __init__(self, data: bytes, name: str, digest: str | None = None) -> None:
+        self.card = read_card(data, name)
+        _pinned(self.card, name, digest)  # before any library sees the file
+        self._name = name
+        try:
+            import onnxruntime as ort
+        except ImportError:
+            raise SelfsameError("opening a model file needs onnxruntime: pip install 'selfsame[device]'") from None
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4  # what goes wrong is raised, and said once
+        try:
+            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has a kind for each of its codes, without a common one
+            raise SelfsameError(f"{name}: onnxruntime cannot load it: {one_line(error)}") from None
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """The input and the output are what the card says."""
+        card = self.card
+        (into,), (out,) = self._session.get_inputs(), self._session.get_outputs()
+        shape = tuple(size if isinstance(size, int) else -1 for size in into.shape)
+        fits = shape == (-1, *card.shape) and into.type == _ONNX_TYPES[card.dtype] and into.name == INPUT
+        if not fits or out.name != OUTPUT or out.type != "tensor(float)" or out.shape[1:] != [card.width]:
+            raise SelfsameError(f"{self._name}: its input or output is not what its card says")
+
+    def embed(self, raw: Raw) -> Emb:
+        """Embeddings (S, D) of raw samples (S, *shape)."""
+        return in_parts(self.card, raw, self._run)
+
+    def _run(self, raw: Raw) -> Emb:
+        try:
+            out: Emb = self._session.run([OUTPUT], {INPUT: raw})[0]
+        except Exception as error:
+            raise SelfsameError(f"{self._name}: fails on these samples: {one_line(error)}") from None
+        return out
+
+
+def open_model(path: Path, digest: str | None = None) -> Embedder:
+    """The embedder of a model file (.onnx) or of a run's folder, after all that can be wrong with it is checked.
+
+    A file whose digest is not `digest`, where one is given, is refused: that pins one file for good.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "recipe.toml").is_file():
+            raise SelfsameError(f"{path}: not a run (no recipe.toml in it)")
+        from selfsame.export.trained import RunEmbedder
+
+        found = RunEmbedder(path)
+        _pinned(found.card, str(path), digest)
+        return found
+    return OnnxEmbedder(read_bytes(path), str(path), digest)
+
+
+def _pinned(card: Card, name: str, digest: str | None) -> None:
+    if digest is not None and card.digest != digest.strip().lower():
+        raise SelfsameError(f"{name}: another model than the one asked for, its digest is {card.digest}")
+
+
+def in_parts(card: Card, raw: Raw, run: Callable[[Raw], Emb]) -> Emb:
+    """What `run` makes of checked samples, some at a time; its answer is checked too."""
+    raw = _checked(card, raw)
+    size = max(1, _TOGETHER // max(1, raw[0].size))
+    parts = [run(np.ascontiguousarray(raw[begin : begin + size])) for begin in range(0, len(raw), size)]
+    out = np.concatenate(parts).astype(np.float32, copy=False)
+    if out.shape != (len(raw), card.width) or not np.isfinite(out).all():
+        raise SelfsameError("the network's answer to these samples is not finite")
+    return out
+
+
+def _checked(card: Card, raw: Raw) -> Raw:
+    """The samples, if they are what the card says."""
+    shown = ", ".join("any" if size < 0 else str(size) for size in card.shape)
+    if not isinstance(raw, np.ndarray) or raw.ndim != len(card.shape) + 1 or not len(raw):
+        got = raw.shape if isinstance(raw, np.ndarray) else type(raw).__name__
+        raise SelfsameError(f"samples must be an array of shape (number, {shown}), got {got}")
+    if any(want not in (-1, got) for want, got in zip(card.shape, raw.shape[1:], strict=True)) or 0 in raw.shape:
+        raise SelfsameError(f"samples must be of shape ({shown}), got {raw.shape[1:]}")
+    if raw.dtype != card.dtype:
+        raise SelfsameError(f"samples must be {card.dtype}, got {raw.dtype}")
+    if not (card.low <= float(raw.min()) and float(raw.max()) <= card.high):  # also where either is NaN
+        raise SelfsameError(f"samples must be numbers from {card.low:g} to {card.high:g}")
+    return raw
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

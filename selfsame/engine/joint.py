@@ -1,0 +1,223 @@
+"""A round whose loss lives in the enclave (FDML, Fig. 2): for the whole cohort at once, and device after device.
+
+Between the two passes of a device stands one function of the embeddings of all. So the cohort is one forward pass,
+the enclave's derivatives, and one vector-Jacobian product of these, each weighted by its client's share of (2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from selfsame.config.recipe import Recipe, SplitPart
+from selfsame.engine import optimisers
+from selfsame.engine.batches import Batch, local_batches
+from selfsame.engine.cohort import batches_of
+from selfsame.engine.settle import normalised, over
+from selfsame.engine.state import Problem, State
+from selfsame.engine.turnout import asked
+from selfsame.errors import SelfsameError
+from selfsame.methods import LocalLoss, SplitLoss
+from selfsame.methods.base import Cohort, pick, put_rows
+from selfsame.methods.split import joint_derivatives
+from selfsame.methods.wire import finite_rows
+from selfsame.privacy.accountant import Exchange, composed_epsilon, paper_epsilon, rounds_within
+from selfsame.privacy.mechanisms import Laplace
+
+
+def check_split(recipe: Recipe, method: LocalLoss, size: int, clients: int) -> None:
+    """Refuse settings that split rounds of `size` among all clients cannot have, and such settings for other rounds."""
+    if not isinstance(method, SplitLoss):
+        if recipe.split != SplitPart():
+            raise SelfsameError(f"[split]: {recipe.method.name} computes its loss on the device; leave the part out")
+        return
+    if recipe.local.steps != 1 or recipe.local.epochs:
+        raise SelfsameError(
+            f"local.steps: {recipe.method.name} exchanges embeddings and derivatives once a round; leave it 1, "
+            "and local.epochs 0"
+        )
+    if asked(recipe, size) > clients:
+        raise SelfsameError(f"split.over: {asked(recipe, size)} clients asked for, the federation has {clients}")
+    if recipe.split.most and size * recipe.run.rounds > clients * recipe.split.most:
+        raise SelfsameError(
+            f"split.most: {recipe.run.rounds} rounds of {size} devices need {size * recipe.run.rounds / clients:.1f} "
+            f"rounds of each, its privacy budget allows {recipe.split.most}; lower run.rounds or cohort.size"
+        )
+
+
+def within_budget(recipe: Recipe, method: LocalLoss, dim: int) -> Recipe:
+    """The recipe with the rounds that each device's privacy budget allows (`split.most`), where it names one."""
+    split = recipe.split
+    if not split.epsilon or not isinstance(method, SplitLoss):
+        return recipe
+    mechanism = method.mechanism
+    if mechanism is None:
+        raise SelfsameError("split.epsilon: a budget needs noise; set method.noise to laplace or gaussian")
+    most = rounds_within(mechanism, Exchange(recipe.local.batch, dim), split.epsilon, split.delta)
+    if not most:
+        once = composed_epsilon(mechanism, Exchange(recipe.local.batch, dim), 1, split.delta)
+        raise SelfsameError(
+            f"split.epsilon: {split.epsilon:g} does not suffice for one round, which takes {once:.4g}; more noise "
+            "(method.scale), a smaller clip, or a larger budget"
+        )
+    return replace(recipe, split=replace(split, most=min(most, split.most or most)))
+
+
+def privacy_spent(problem: Problem, state: State) -> str | None:
+    """In words: both epsilons of the device that took part most often; None where no noise was added."""
+    method, split = problem.method, problem.recipe.split
+    if not isinstance(method, SplitLoss) or method.mechanism is None:
+        return None
+    mechanism, rounds = method.mechanism, int(state.server["taken"].max())
+    exchange = Exchange(problem.recipe.local.batch, problem.world.dim)
+    try:
+        spent = f"epsilon {composed_epsilon(mechanism, exchange, rounds, split.delta):.4g}"
+    except SelfsameError as error:  # a run that has been trained is not lost for want of its accountant
+        spent = f"epsilon not known ({error})"
+    words = f"{spent} at delta {split.delta:g} over the {rounds} rounds of the device with most"
+    if isinstance(mechanism, Laplace):
+        words += f"; the paper's epsilon: {paper_epsilon(mechanism.drop, mechanism.clip, mechanism.scale):.4g}"
+    return words + ". Noise from the seed of a simulation protects nobody"
+
+
+def count_rounds(state: State, client_TM: Tensor) -> None:
+    """Count the rounds in which embeddings were used. Where a round is abandoned, derivatives have left already."""
+    taken_N = state.server["taken"]
+    client_S = client_TM.flatten().to(taken_N.device)
+    taken_N.index_add_(0, client_S, torch.ones_like(client_S))
+
+
+def _derive(
+    problem: Problem, emb_MBD: Tensor, mask_MB: Tensor, who: Cohort, number: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    """(loss, what each device is sent), Steps 5 and 6. The enclave's work: it alone has the embeddings of all."""
+    method = problem.method
+    assert isinstance(method, SplitLoss)
+    stream = problem.stream("privacy", who.client_M, number)
+    used_MB = method.used(mask_MB, stream)
+    value, grad_MBD = joint_derivatives(method, emb_MBD, used_MB, who.class_M)
+    return value, method.released(grad_MBD, used_MB, stream)
+
+
+def run_round(
+    problem: Problem,
+    state: State,
+    client_M: Tensor,
+    alive_M: Tensor,
+    lr: Tensor,
+    server_lr: Tensor,
+    number: int | Tensor,
+    batches: Iterable[Batch] | None = None,
+) -> Tensor:
+    """One round on `state`, in place; returns the loss. All of `client_M` embed, those alive return a gradient."""
+    method, model, recipe, ranks = problem.method, problem.model, problem.recipe, problem.ranks
+    who = problem.cohort(client_M, alive_M)
+    mine = ranks.share(who)
+    ranks.begin_round()
+    if batches is None:
+        batches = batches_of(problem, mine.client_M, number)
+    (batch,) = batches
+    emb_MBD, back = model.embed_and_back(state.theta_P, batch.x_MB)
+    reports = problem.stream("report", mine.client_M, number)
+    stays, leaves = method.report({}, {}, mine, emb_MBD, batch.mask_MB, reports)
+    method.wire.check_up(leaves, pick(state.own, mine.client_M), stays)
+    # What is not finite is refused at the door: one loss sees everybody's embeddings.
+    sound_M = batch.sound_M & finite_rows(leaves["embedding"])
+    there_MB = batch.mask_MB * sound_M[:, None]
+    sent_MBD = torch.where(over(sound_M, emb_MBD), leaves["embedding"], 0)
+    if ranks.active:
+        told = {"sound": sound_M, "mask": there_MB, "leaves.embedding": sent_MBD}
+        found = ranks.gather(told | {f"stays.{name}": value for name, value in stays.items()}, len(client_M))()
+        sound_M, there_MB, sent_MBD = found["sound"], found["mask"], found["leaves.embedding"]
+        stays = {name: found[f"stays.{name}"] for name in stays}
+    loss, grad_MBD = _derive(problem, sent_MBD, there_MB, who, number)
+    method.wire.check_down({"derivative": grad_MBD})
+
+    good_M = sound_M & finite_rows(grad_MBD)
+    count_M = there_MB.sum(1) if recipe.cohort.weights == "samples" else None
+    weight_M = normalised(who, good_M, count_M, model.dtype)
+    answered_M = weight_M > 0
+    state.refused += (alive_M & ~answered_M).sum()
+    # Nobody is left: nothing changes. On CUDA, where asking would wait for the device, momentum goes on for this round.
+    if model.device.type == "cpu" and not bool(answered_M.any()):
+        return loss.new_zeros(())
+    for name, rows in stays.items():
+        put_rows(state.own[name], client_M, rows, answered_M)
+    pull_MBD = torch.where(over(answered_M, grad_MBD), grad_MBD * over(weight_M, grad_MBD), 0)
+    pieces = back(ranks.rows(pull_MBD))
+    if ranks.active:
+        pieces = [ranks.add("network update", torch.cat([piece.to(model.dtype).reshape(-1) for piece in pieces]))()]
+    problem.tools.server_step(recipe.server, state.optim, state.theta_P, pieces, lr, lr, server_lr)
+    return loss
+
+
+def run_alone(
+    problem: Problem, state: State, client_M: Tensor, alive_M: Tensor, lr: Tensor, server_lr: Tensor, number: int
+) -> Tensor:
+    """The same, as devices and enclave would: every device embeds, the enclave differentiates, each pulls back its own.
+
+    Slow and obvious; the other answers to it.
+    """
+    method, model, recipe = problem.method, problem.model, problem.recipe
+    gathered = []
+    for client, alive in zip(client_M.tolist(), alive_M.tolist(), strict=True):
+        who = problem.cohort(torch.tensor([client], device=client_M.device), alive_M.new_ones(1))
+        longest = int(problem.federation.count_N[client])
+        (batch,) = local_batches(
+            problem.federation,
+            who.client_M,
+            longest,
+            recipe.local,
+            recipe.augment,
+            recipe.run.seed,
+            number,
+            model.dtype,
+        )
+        theta = state.theta_P.detach().requires_grad_()
+        emb_BD = model.embed_eager(theta, batch.x_MB[0])
+        reports = problem.stream("report", who.client_M, number)
+        stays, leaves = method.report({}, {}, who, emb_BD.detach()[None], batch.mask_MB, reports)
+        method.wire.check_up(leaves, pick(state.own, who.client_M), stays)
+        if bool(batch.sound_M) and bool(finite_rows(leaves["embedding"])):
+            gathered.append((who, batch, theta, emb_BD, stays, leaves["embedding"][0], alive))
+        else:
+            state.refused += int(alive)
+    if not gathered:
+        return state.theta_P.new_zeros(())
+
+    width = max(len(one[5]) for one in gathered)
+    sent_MBD = torch.stack([F.pad(one[5], (0, 0, 0, width - len(one[5]))) for one in gathered])
+    mask_MB = torch.stack([F.pad(one[1].mask_MB[0], (0, width - len(one[5]))) for one in gathered])
+    together = Cohort(
+        torch.cat([one[0].client_M for one in gathered]),
+        torch.cat([one[0].class_M for one in gathered]),
+        torch.cat([one[0].alive_M for one in gathered]),
+    )
+    loss, grad_MBD = _derive(problem, sent_MBD, mask_MB, together, number)
+
+    answers = []
+    for (who, batch, theta, emb_BD, stays, _, alive), grad_BD in zip(gathered, grad_MBD, strict=True):
+        if not alive:
+            continue
+        derivative_BD = grad_BD[: len(emb_BD)]
+        method.wire.check_down({"derivative": derivative_BD})
+        (gradient_P,) = torch.autograd.grad(emb_BD, theta, derivative_BD)
+        if not bool(torch.isfinite(gradient_P).all()):
+            state.refused += 1
+            continue
+        count = float(batch.mask_MB.sum()) if recipe.cohort.weights == "samples" else 1.0
+        answers.append((who, stays, gradient_P, count))
+    if not answers:
+        return state.theta_P.new_zeros(())
+    whole = sum(count for *_, count in answers)
+    sum_P = torch.zeros_like(state.theta_P)
+    for who, stays, gradient_P, count in answers:
+        sum_P += count / whole * gradient_P  # (2)
+        for name, rows in stays.items():
+            put_rows(state.own[name], who.client_M, rows, who.alive_M)
+    optimisers.step(recipe.server, state.optim, state.theta_P, lr * sum_P, lr, server_lr)
+    return loss

@@ -1,0 +1,71 @@
+"""Server optimisers on the averaged update, a step in place on one parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from selfsame.config.recipe import ServerPart
+from selfsame.methods.base import Fields
+
+
+def begin(part: ServerPart, theta_P: Tensor) -> Fields:
+    """The optimiser's own state."""
+    zeros = torch.zeros_like(theta_P)
+    if part.optimiser == "momentum":
+        return {"velocity": zeros}
+    if part.optimiser == "adam":
+        step = torch.zeros((), dtype=torch.float64, device=theta_P.device)
+        return {"velocity": zeros, "square": zeros.clone(), "step": step}
+    if part.optimiser == "adagrad":
+        return {"square": zeros}
+    return {}
+
+
+def apply(
+    part: ServerPart,
+    optim: Fields,
+    theta_P: Tensor,
+    pieces: Sequence[Tensor],
+    scale: Tensor | float,
+    lr: Tensor | float,
+    server_lr: Tensor | float,
+) -> None:
+    """A step where delta is `scale` times the pieces, which lie in theta's order and may be of lower precision."""
+    whole = pieces[0] if len(pieces) == 1 else torch.cat([piece.to(theta_P.dtype) for piece in pieces])
+    delta_P = scale * whole.to(theta_P.dtype)
+    step(part, optim, theta_P, delta_P, lr, server_lr)
+
+
+def step(
+    part: ServerPart, optim: Fields, theta_P: Tensor, delta_P: Tensor, lr: Tensor | float, server_lr: Tensor | float
+) -> None:
+    """theta <- theta - server_lr * f(delta), where delta is theta minus the clients' weighted mean.
+
+    "average" with server_lr 1 is federated averaging. Weight decay acts as if each client had decayed its weights in
+    its own step (times the local lr) for average and momentum, and is decoupled from the scaling for Adam and Adagrad.
+    """
+    decay = part.weight_decay
+    if part.optimiser in ("average", "momentum"):
+        if decay:
+            delta_P = delta_P + (lr * decay) * theta_P
+        if part.optimiser == "momentum":
+            velocity = optim["velocity"].mul_(part.momentum).add_(delta_P)
+            delta_P = delta_P + part.momentum * velocity if part.nesterov else velocity
+        theta_P.sub_(server_lr * delta_P)
+        return
+    if part.optimiser == "adam":
+        count = optim["step"].add_(1)
+        first = optim["velocity"].mul_(part.momentum).add_(delta_P, alpha=1 - part.momentum)
+        second = optim["square"].mul_(part.beta2).addcmul_(delta_P, delta_P, value=1 - part.beta2)
+        mean = first / (1 - part.momentum**count).to(theta_P.dtype)
+        scale = (second / (1 - part.beta2**count).to(theta_P.dtype)).sqrt_().add_(part.epsilon)
+        move = mean / scale
+    else:
+        second = optim["square"].addcmul_(delta_P, delta_P)
+        move = delta_P / (second.sqrt() + part.epsilon)
+    if decay:
+        move = move + decay * theta_P
+    theta_P.sub_(server_lr * move)

@@ -1,0 +1,286 @@
+"""Recipe files: variants, grids and seeds become runs; every file in recipes/ names things that exist and fit."""
+
+import math
+import tomllib
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from selfsame import nets
+from selfsame.config.experiment import FIGURES, read_experiment
+from selfsame.config.recipe import from_mapping, to_toml
+from selfsame.data import DATASETS
+from selfsame.engine.plan import cohort_size
+from selfsame.engine.setup import resolve
+from selfsame.errors import SelfsameError
+from selfsame.fields import check_options
+from selfsame.methods import World, make
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+SETS = {  # the shape of a sample and the number of clients, as published
+    "mnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "mnist_uv": ((4, 28, 28), 1000),
+    "celeba": ((3, 64, 64), 1000),
+    "vggface2": ((3, 64, 64), 8631),
+    "voxceleb": ((1, 32000), 1211),
+    "voxceleb_uv": ((1, 16384), 1000),
+    "xc": ((2, 256), 13330),
+    "xc delicious": ((2, 335), 949),
+    "xc bibtex": ((2, 271), 159),
+    "omniglot": ((1, 28, 28), 964),
+    "audiomnist": ((1, 8000), 48),
+    "lfw": ((3, 64, 64), 52),
+    "imagefolder": ((3, 64, 64), 119),  # lfw, people with ten pictures
+    "lfw 1": ((3, 64, 64), 139),
+    "touchalytics": ((1, 30, 10), 30),
+}
+GRID = """
+seeds = [3, 4]
+[run]
+rounds = 7
+seed = 3
+[method]
+name = "fedhide"
+alpha = 0.5
+[paper]
+where = "Table 1"
+rounds = 100
+[[variant]]
+title = "plain"
+paper = { "p@1" = [58.0, 1.8], leak = 9, about = true }
+[[variant]]
+title = "many"
+grid = { "method.alpha" = [0.1, 0.2], "local.lr" = [1, 2] }
+[[variant]]
+method = { name = "fedaws" }
+paper = { rounds = 0 }
+"""
+
+
+def written(folder, text):
+    file = folder / "grid.toml"
+    file.write_text(text)
+    return file
+
+
+def test_a_grid_is_every_combination_and_every_seed(tmp_path):
+    found = read_experiment(written(tmp_path, GRID))
+    assert [v.title for v in found.variants] == [
+        "plain",
+        "many, alpha 0.1, lr 1",
+        "many, alpha 0.1, lr 2",
+        "many, alpha 0.2, lr 1",
+        "many, alpha 0.2, lr 2",
+        "fedaws",
+    ]
+    assert [v.number for v in found.variants] == [1, 2, 3, 4, 5, 6]
+    points = [(v.recipe.method.options["alpha"], v.recipe.local.lr) for v in found.variants[1:5]]
+    assert points == [(0.1, 1.0), (0.1, 2.0), (0.2, 1.0), (0.2, 2.0)]
+    assert found.variants[5].recipe.method.options == {}
+    jobs = found.jobs(Path("x"))
+    assert [str(job.folder) for job in jobs[:3]] == ["x/01-fedhide", "x/01-fedhide-seed4", "x/02-fedhide"]
+    assert [job.recipe.run.seed for job in jobs] == [3, 4] * 6
+    assert jobs[1].title == "plain, seed 4"
+    assert len({job.folder for job in jobs}) == len(jobs)
+
+
+def test_papers_figures(tmp_path):
+    plain, many, *_, last = read_experiment(written(tmp_path, GRID)).variants
+    assert plain.paper.figures == {"p@1": (58.0, 1.8), "leak": (9.0, None)}
+    assert (plain.paper.where, plain.paper.rounds, plain.paper.about) == ("Table 1", 100, True)
+    assert (many.paper.figures, many.paper.where, many.paper.about) == ({}, "Table 1", False)
+    assert last.paper.rounds == 0
+
+
+def test_the_command_line_is_laid_over_every_variant(tmp_path):
+    found = read_experiment(written(tmp_path, GRID), {"run": {"rounds": 2}}, ["local.batch=5"])
+    assert {(v.recipe.run.rounds, v.recipe.local.batch, v.own_rounds) for v in found.variants} == {(2, 5, 7)}
+
+
+def test_a_seed_from_the_command_line_is_the_only_one_and_keeps_its_folder(tmp_path):
+    found = read_experiment(written(tmp_path, GRID), {}, ["run.seed=4"])
+    jobs = found.jobs(Path("x"))
+    assert [job.recipe.run.seed for job in jobs] == [4] * 6
+    assert str(jobs[0].folder) == "x/01-fedhide-seed4"
+    assert jobs[0].title == "plain"
+
+
+def test_a_single_run_lies_in_the_folder_itself(tmp_path):
+    one = read_experiment(written(tmp_path, '[method]\nname = "fixed"\n'))
+    assert [job.folder for job in one.jobs(Path("x"))] == [Path("x")]
+    two = read_experiment(written(tmp_path, 'seeds = [0, 1]\n[method]\nname = "fixed"\n'))
+    assert [str(job.folder) for job in two.jobs(Path("x"))] == ["x/01-fixed", "x/01-fixed-seed1"]
+
+
+def test_another_network_or_data_set_does_not_inherit_options(tmp_path):
+    text = '[net]\nname = "resnet18"\ninit = "torch"\n[[variant]]\ntitle = "a"\nnet = { name = "lenet", width = 8 }\n'
+    text += '[[variant]]\ntitle = "b"\nnet = { width = 9 }\n'
+    a, b = (v.recipe.net for v in read_experiment(written(tmp_path, text)).variants)
+    assert (a.name, a.width, a.options) == ("lenet", 8, {})
+    assert (b.name, b.width, b.options) == ("resnet18", 9, {"init": "torch"})
+
+
+def test_only(tmp_path):
+    found = read_experiment(written(tmp_path, GRID))
+    assert [v.number for v in found.select([])] == [1, 2, 3, 4, 5, 6]
+    assert [v.number for v in found.select(["lr 2", "PLAIN", "plain"])] == [1, 3, 5]
+    with pytest.raises(SelfsameError, match=r"--only nosuch: no variant .* there are: plain; many"):
+        found.select(["nosuch"])
+    exact = read_experiment(written(tmp_path, '[[variant]]\ntitle = "a"\n[[variant]]\ntitle = "a, ours"\n'))
+    assert [v.title for v in exact.select(["a"])] == ["a"]
+
+
+BAD = {
+    "seeds = 3": "seeds: expected a list of whole numbers, got 3",
+    "seeds = []": "seeds: expected a list",
+    "seeds = [true]": "seeds: expected a list",
+    "seeds = [1, 1]": "names a seed twice",
+    "grid = 3": "[grid]: expected a table",
+    "[grid]\nalpha = [1]": "[grid] alpha: expected a quoted key",
+    '[grid]\n"nosuch.lr" = [1]': "[grid] nosuch.lr: expected a quoted key",
+    '[grid]\n"local.lr" = 1': "[grid] local.lr: expected a list of values, got 1",
+    '[grid]\n"local.lr" = []': "expected a list of values",
+    '[grid]\n"run.seed" = [1]': "use seeds = [0, 1, 2]",
+    '[grid]\n"local.lrr" = [1]': "local.lrr: unknown option; did you mean 'lr'",
+    "paper = 3": "[paper]: expected a table",
+    "[paper]\nnosuch = 1": "paper.nosuch: unknown figure; known: p@1",
+    '[paper]\nleak = "9"': "paper.leak: expected a number or [number, spread], got '9'",
+    "[paper]\nleak = nan": "paper.leak: expected a number",
+    "[paper]\nleak = true": "paper.leak: expected a number",
+    "[paper]\nleak = []": "paper.leak: expected a number",
+    "[paper]\nleak = [1, 2, 3]": "paper.leak: expected a number",
+    "[paper]\nrounds = -1": "paper.rounds: expected a whole number",
+    "[paper]\nwhere = 4": "paper.where: expected a text",
+    "[paper]\nabout = 1": "paper.about: expected true or false",
+    "[[variant]]\n[[variant]]": "two variants are called 'fedhide'",
+    "variant = 3": "variant must be an array of tables",
+    "[[variant]]\npaper = 3": "[paper]: expected a table",
+    "[[variant]]\nseeds = [1]": "[seeds]: unknown part of a recipe",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_files_get_one_line(text, tmp_path):
+    with pytest.raises(SelfsameError) as caught:
+        read_experiment(written(tmp_path, text))
+    assert BAD[text] in str(caught.value) and "\n" not in str(caught.value)
+
+
+WORD = st.text("abr.@1", max_size=6)
+VALUE = st.recursive(
+    st.one_of(st.integers(-3, 3), st.booleans(), st.floats(allow_nan=True), WORD),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(WORD, inner, max_size=2)),
+    max_leaves=6,
+)
+KEYS = ["seeds", "grid", "paper", "variant", "run", "title"]
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}" = {toml(item)}' for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else repr(value)
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tables=st.dictionaries(st.sampled_from(KEYS), VALUE, max_size=3))
+@example(tables={"grid": {"local.lr": [1, 2]}, "seeds": [1, 2]})
+@example(tables={"grid": {"method.a": [{"x": 1}, [1]]}})
+@example(tables={"variant": [{"paper": {"p@1": [1]}}, {"title": "b", "grid": {"run.rounds": [1, 2]}}]})
+def test_any_file_is_an_experiment_or_one_line(tables, tmp_path):
+    text = "\n".join(f"{key} = {toml(value)}" for key, value in tables.items())
+    tomllib.loads(text)
+    try:
+        found = read_experiment(written(tmp_path, text))
+    except SelfsameError as error:
+        assert "\n" not in str(error)
+        return
+    jobs = found.jobs(Path("x"))
+    assert len(jobs) == sum(len(v.seeds) for v in found.variants)
+    assert len({job.folder for job in jobs}) == len(jobs)
+
+
+# ---- the files in recipes/
+
+
+def published(recipe):
+    """The shape of a sample and the number of clients of the recipe's data."""
+    options = recipe.data.options
+    return SETS[f"{recipe.data.name} {options.get('which', '') or options.get('fold', '')}".strip()]
+
+
+@lru_cache
+def outcome(name, shape, width, options):
+    """The shape of what the network makes of two samples; built once for each kind."""
+    net = nets.build(name, shape, width, **{key: list(v) if isinstance(v, tuple) else v for key, v in options})
+    with torch.no_grad():
+        return tuple(net(torch.ones(2, *shape)).shape)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipes_name_what_exists_and_fits(path):
+    for variant in read_experiment(path).variants:
+        recipe = resolve(variant.recipe)
+        assert from_mapping(tomllib.loads(to_toml(recipe))) == recipe
+        method = make(recipe.method.name, recipe.method.options)
+        data = DATASETS[recipe.data.name]
+        check_options(data.name, recipe.data.options, data.options)
+        shape, clients = published(recipe)
+        width = method.width(recipe.net.width)
+        method.check(World(clients, clients, width, torch.arange(clients)))
+        assert 1 <= cohort_size(recipe, clients) <= clients
+        given = dict(recipe.net.options) | ({"features": 50} if recipe.net.name == "embedding-bag" else {})
+        frozen = tuple((key, tuple(v) if isinstance(v, list) else v) for key, v in given.items())
+        assert outcome(recipe.net.name, shape, width, frozen) == (2, width)
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipes_quote_figures_in_range(path):
+    for variant in read_experiment(path).variants:
+        for key, (value, spread) in variant.paper.figures.items():
+            top = FIGURES[key].factor
+            assert 0 <= value <= top and (spread is None or 0 <= spread < top / 10), (variant.title, key)
+        assert variant.paper.where or not variant.paper.figures, variant.title
+
+
+def test_mining_never_pushes_every_class_away():
+    """With k as large as the number of the others, (8) is least when all classes lie in two opposite points."""
+    for path in RECIPES:
+        for variant in read_experiment(path).variants:
+            method = make(variant.recipe.method.name, variant.recipe.method.options)
+            if method.name == "fedaws" and method.spread == "mining":
+                assert method.neighbours < published(variant.recipe)[1] - 1, (path.name, variant.title)
+
+
+PAPERS = {
+    "fedaws": (
+        "table1-cifar10",
+        "table1-cifar100",
+        "table3-amazoncat",
+        "table3-amazon670k",
+        "table3-wikilshtc",
+        "table4-amazoncat",
+    ),
+    "feduv": ("fig3-mnist-uv", "fig4-mnist-uv", "fig4-celeba", "fig4-voxceleb"),
+    "fedmetric": ("table2-mnist", "table2-cifar10", "fig2-cifar10", "fig3-cifar10"),
+    "fedhide": ("cifar100", "voxceleb1", "vggface2"),
+}
+
+
+def test_every_experiment_of_the_papers_has_a_recipe_with_ours_beside_it():
+    stems = {path.stem: path for path in RECIPES}
+    for paper, names in PAPERS.items():
+        for name in names:
+            titles = [v.title for v in read_experiment(stems[f"{paper}-{name}"]).variants]
+            tuned = name in ("cifar100", "table1-cifar100")  # ours is a file of its own; all settings are ours
+            assert any("ours" in title for title in titles) != tuned, name
+    assert "cifar100-tuned" in stems

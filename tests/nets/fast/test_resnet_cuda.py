@@ -1,0 +1,232 @@
+"""The residual network with its backward pass written out, held to the module and autograd; the kernels to torch."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call
+
+from selfsame.engine.model import Layout
+from selfsame.nets import norm
+from selfsame.nets.fast.resnet_cuda import FusedResNet
+from selfsame.nets.resnet import ResNet, resnet8, resnet18, resnet20, resnet32, resnet56
+
+
+def small(groups: int, first: int = 16, blocks: tuple[int, ...] = (1, 2, 1)) -> tuple[ResNet, Layout, torch.Tensor]:
+    torch.manual_seed(3)
+    return flat(ResNet(first, blocks, (3, 8, 8), 5, groups=groups, project=True, init="torch"))
+
+
+def thin(make, shape: tuple[int, int, int] = (3, 8, 8)) -> tuple[ResNet, Layout, torch.Tensor]:
+    torch.manual_seed(3)
+    return flat(make(shape, 5, init="torch"))
+
+
+def flat(net: ResNet) -> tuple[ResNet, Layout, torch.Tensor]:
+    net = net.double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.1 * torch.randn_like(p))  # norms away from weight 1 and bias 0
+    named = sorted(net.named_parameters(), key=lambda pair: pair[1].dim() < 2)
+    layout = Layout.of({name: p.detach() for name, p in named})
+    return net, layout, layout.flatten(dict(named))
+
+
+@pytest.mark.parametrize("groups", [4, 16])
+def test_written_out_pass_equals_autograd(groups):
+    check_passes(*small(groups), (3, 8, 8))
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 7, 10)])
+@pytest.mark.parametrize("make", [resnet8, resnet20])
+def test_written_out_pass_with_thin_shortcuts_equals_autograd(make, shape):
+    check_passes(*thin(make, shape), shape)
+
+
+@pytest.mark.parametrize("name", ["thin", "projected", "large stem"])
+def test_written_out_pass_with_standardised_kernels_equals_autograd(name):
+    torch.manual_seed(3)
+    shape = (3, 16, 16) if name == "large stem" else (3, 8, 8)
+    make = {
+        "thin": partial(resnet20, init="torch"),
+        "projected": partial(ResNet, 16, (1, 2, 1), groups=4, project=True, init="torch"),
+        "large stem": partial(ResNet, 8, (1, 1), groups=4, project=True, init="kaiming", stem="large"),
+    }[name]
+    check_passes(*flat(make(shape=shape, width=5, standardise=True)), shape)
+
+
+def check_passes(net: ResNet, layout: Layout, theta: torch.Tensor, shape: tuple[int, int, int]) -> None:
+    fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
+    x, pull = torch.randn(6, *shape, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
+    got, want = theta.clone().requires_grad_(), theta.clone().requires_grad_()
+    out = fused(got, x)
+    expected = functional_call(net, layout.views(want), (x,))
+    assert torch.allclose(out, expected, rtol=0, atol=1e-12)
+    (grad,) = torch.autograd.grad(out, got, pull)
+    (expected_grad,) = torch.autograd.grad(expected, want, pull)
+    assert (expected_grad != 0).double().mean() > 0.9  # the whole network takes part
+    assert torch.allclose(grad, expected_grad, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (1, 19, 24)])
+def test_written_out_pass_with_the_large_stem_equals_autograd(shape):
+    check_passes(*flat(ResNet(8, (1, 1), shape, 5, groups=4, project=True, init="kaiming", stem="large")), shape)
+
+
+@pytest.mark.parametrize("make", [resnet8, resnet32, resnet56, resnet18, partial(resnet18, stem="large")])
+def test_every_residual_network_fits(make):
+    assert FusedResNet.fits(make((3, 32, 32), 8)) == (find_spec("triton") is not None)
+
+
+def test_parameters_beside_the_network_get_no_derivative():
+    net, layout, theta = small(4)
+    fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
+    longer = torch.cat([theta, torch.ones(7, dtype=torch.float64)]).requires_grad_()
+    (grad,) = torch.autograd.grad(fused(longer, torch.randn(2, 3, 8, 8, dtype=torch.float64)).sum(), longer)
+    assert torch.equal(grad[-7:], torch.zeros(7, dtype=torch.float64))
+    assert grad[:-7].abs().sum() > 0
+
+
+CASES = [
+    (2, 16, 5, 8),
+    (2, 16, 32, 8),
+    (3, 32, 16, 8),
+    (3, 64, 7, 8),
+    (2, 16, 8, 16),
+    (2, 16, 57, 2),
+    (3, 64, 32, 32),
+    (2, 128, 16, 32),
+    (2, 256, 8, 32),
+    (2, 512, 4, 32),
+    (1, 64, 56, 2),
+]
+
+
+def plain(x, weight, bias, groups, add, relu):
+    y = F.group_norm(x, groups, weight, bias, 1e-5)
+    if add is not None:
+        y = y + add
+    return y.relu() if relu else y
+
+
+def check_norm(ops, case, relu: bool, added: bool, more: bool, device: str, dtype: torch.dtype, tolerance: float):
+    images, channels, side, groups = case
+    torch.manual_seed(1)
+
+    def draw():
+        x = torch.randn(images, channels, side, side, device=device).to(dtype)
+        return x.contiguous(memory_format=torch.channels_last)
+
+    x, add, grad, extra = draw(), draw() if added else None, draw(), draw() if more else None
+    high = torch.float64 if dtype == torch.float64 else torch.float32
+    weight, bias = torch.randn(2, channels, device=device, dtype=high).unbind()
+    saved = ops.norm_forward(x, weight, bias, groups, 1e-5, add, relu)
+    wide = torch.full((images, 2 * channels + 3), 9.0, device=device, dtype=high)
+    x_grad, add_grad = ops.norm_backward(saved, grad, extra, weight, bias, groups, wide[:, 1 : 2 * channels + 1])
+    inputs = [t.double().requires_grad_() for t in (x, weight, bias, *((add,) if added else ()))]
+    each_weight, each_bias = (t.expand(images, -1) for t in inputs[1:3])
+    rows = [
+        plain(inputs[0][n : n + 1], each_weight[n], each_bias[n], groups, inputs[3][n : n + 1] if added else None, relu)
+        for n in range(images)
+    ]
+    pull = grad.double() + (extra.double() if more else 0)
+    want = torch.autograd.grad(torch.cat(rows), [inputs[0], each_weight, each_bias, *inputs[3:]], pull)
+    got = [x_grad, wide[:, 1 : channels + 1], wide[:, channels + 1 : 2 * channels + 1], *([add_grad] if added else [])]
+    for mine, right in zip([saved.out, *got], [torch.cat(rows), *want], strict=True):
+        assert (mine.double() - right).abs().max() <= tolerance * right.abs().max()
+    assert bool((wide[:, 0] == 9).all()) and bool((wide[:, 2 * channels + 1 :] == 9).all())  # no more than its slice
+
+
+@pytest.mark.parametrize(("relu", "added", "more"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_plain_norm_equals_torch(relu, added, more):
+    check_norm(norm, CASES[0], relu, added, more, "cpu", torch.float64, 1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("more", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+def test_kernels_equal_torch(case, relu, added, more):
+    from selfsame.nets.fast import kernels
+
+    check_norm(kernels, case, relu, added, more, "cuda", torch.float32, 1e-5)
+    check_norm(kernels, case, relu, added, more, "cuda", torch.bfloat16, 2e-2)
+
+
+THIN = [(16, 32, 32, 8), (32, 16, 16, 8), (16, 5, 5, 8), (16, 7, 10, 16), (16, 68, 66, 2)]  # C, H, W, G before it
+
+
+def check_thin(ops, case, device: str, dtype: torch.dtype, tolerance: float):
+    """The norm after a thin shortcut, and the one before it, against the same with the shortcut written out."""
+    channels, height, width, groups = case
+    torch.manual_seed(1)
+    images, low, wide = 2, ((height + 1) // 2, (width + 1) // 2), 2 * channels
+
+    def draw(*shape):
+        return torch.randn(*shape, device=device).to(dtype).contiguous(memory_format=torch.channels_last)
+
+    full, grad = draw(images, channels, height, width), draw(images, channels, height, width)
+    y, pull = draw(images, wide, *low), draw(images, wide, *low)
+    weight, bias = torch.randn(2, wide, device=device).unbind()
+    saved = ops.norm_forward(y, weight, bias, groups, 1e-5, full, True, 2)
+    spread = F.pad(full[:, :, ::2, ::2], (0, 0, 0, 0, 0, channels)).contiguous(memory_format=torch.channels_last)
+    right = norm.norm_forward(y, weight, bias, groups, 1e-5, spread, True)
+    assert (saved.out.double() - right.out.double()).abs().max() <= tolerance * right.out.abs().max()
+
+    weight, bias = torch.randn(2, channels, device=device).unbind()
+    part, right_part = torch.zeros(2, images, 2 * channels, device=device).unbind()
+    saved = ops.norm_forward(full, weight, bias, groups, 1e-5, grad, True)
+    more = torch.zeros_like(full)
+    more[:, :, ::2, ::2] = pull[:, :channels]
+    got = ops.norm_backward(saved, grad, pull, weight, bias, groups, part, 2)
+    want = norm.norm_backward(saved, grad, more, weight, bias, groups, right_part)
+    for mine, exact in zip((*got, part), (*want, right_part), strict=True):
+        assert (mine.double() - exact.double()).abs().max() <= tolerance * exact.abs().max()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("case", THIN)
+def test_kernels_read_thin_shortcuts(case):
+    from selfsame.nets.fast import kernels
+
+    check_thin(kernels, case, "cuda", torch.float32, 1e-5)
+    check_thin(kernels, case, "cuda", torch.bfloat16, 2e-2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.parametrize("kind", ["projected", "thin", "large stem", "standardised"])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_network_on_cuda_equals_the_module(overlap, kind):
+    side = 32 if kind == "large stem" else 8
+    if kind == "large stem":
+        torch.manual_seed(3)
+        whole = ResNet(64, (2, 2, 2), (3, side, side), 5, groups=16, project=True, init="torch", stem="large")
+        net, layout, theta = flat(whole)
+    elif kind == "standardised":
+        net, layout, theta = thin(partial(resnet20, standardise=True))
+    else:
+        net, layout, theta = thin(resnet20) if kind == "thin" else small(16, first=64, blocks=(2, 2, 2))
+    fused = FusedResNet(net, layout.names, layout.shapes)
+    x, pull = torch.randn(64, 3, side, side).double(), torch.randn(64, 5).double()
+    want = theta.clone().requires_grad_()
+    expected = functional_call(net, layout.views(want), (x,))
+    (right,) = torch.autograd.grad(expected, want, pull)
+    got = theta.float().cuda().requires_grad_()
+    here, pull = x.float().cuda(), pull.float().cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        usual = functional_call(net.float(), layout.views(got), (here,))
+    (usual_grad,) = torch.autograd.grad(usual, got, pull)
+
+    def off(mine, exact):
+        return float((mine.detach().double().cpu() - exact.detach()).norm() / exact.norm())
+
+    for _ in range(3):  # a second stream that ran ahead would show sooner or later
+        out = fused(got, here, overlap=overlap)
+        (grad,) = torch.autograd.grad(out, got, pull)
+        assert off(out, expected) < 1.5 * off(usual, expected)  # no further from the truth than autocast is
+        assert off(grad, right) < 1.5 * off(usual_grad, right)

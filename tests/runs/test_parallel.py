@@ -1,0 +1,33 @@
+"""Several runs at a time: the same result as one after another, and failures in one line."""
+
+import pytest
+
+from selfsame.config.recipe import from_mapping
+from selfsame.errors import SelfsameError
+from selfsame.runs.parallel import resume_all
+from selfsame.runs.run import carry_on, start
+from selfsame.runs.summary import read_view
+
+
+def tables(method):
+    return from_mapping({"method": {"name": method}, "data": {"name": "digits"}, "run": {"rounds": 3}})
+
+
+def test_runs_at_a_time_end_as_runs_one_after_another(tmp_path):
+    methods = ("fixed", "fedgn")
+    alone = {name: carry_on(start(tables(name))).final for name in methods}
+    for name in methods:
+        start(tables(name), tmp_path / name)
+    heard = []
+    resume_all([tmp_path / name for name in methods], 2, heard.append)
+    assert sorted(folder.name for folder in heard) == sorted(methods)
+    for name in methods:
+        final = read_view(tmp_path / name).final
+        assert final["loss"] == alone[name]["loss"] and final["p@1"] == alone[name]["p@1"]
+
+
+def test_a_run_that_fails_is_named_with_its_own_line(tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "recipe.toml").write_text('[method]\nname = "nosuch"\n')
+    with pytest.raises(SelfsameError, match=r"broken: unknown method 'nosuch'"):
+        resume_all([tmp_path / "broken"], 2, lambda folder: None)
