@@ -25,7 +25,7 @@ def evaluate(
 
     from rich.console import Console
 
-    from selfsame.engine.checkpoint import write_atomically
+    from selfsame.files import write
     from selfsame.report.evaluation import WIDE, protocol_tables, remarks, render, user_table
     from selfsame.runs.assess import assess
     from selfsame.runs.run import open_run
@@ -37,8 +37,8 @@ def evaluate(
         opened = open_run(run, path, device)
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
-    write_atomically(folder / "evaluation.json", json.dumps(result, allow_nan=False).encode())
-    write_atomically(folder / "evaluation.html", render(result).encode())
+    write(folder / "evaluation.json", json.dumps(result, allow_nan=False).encode())
+    write(folder / "evaluation.html", render(result).encode())
     console = Console()
     if not console.is_terminal:  # a file has no width: one line a protocol
         console = Console(width=WIDE)
@@ -63,7 +63,7 @@ def evaluations(
     """Compare runs that were evaluated: a table of error rates, and the ROC of every protocol, one line a run."""
     from rich.console import Console
 
-    from selfsame.engine.checkpoint import write_atomically
+    from selfsame.files import write
     from selfsame.report.evaluation import WIDE
     from selfsame.report.evaluations import drawn, markdown, named, read_evaluation, render, table
 
@@ -72,8 +72,8 @@ def evaluations(
     out.parent.mkdir(parents=True, exist_ok=True)
     if figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(figure, curves)
-    write_atomically(out, render(results).encode())
+        write(figure, curves)
+    write(out, render(results).encode())
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDE)

@@ -43,7 +43,7 @@ def export(
 
     Left only if it agrees with PyTorch; size, time a sample and error rates are printed.
     """
-    from selfsame.engine.checkpoint import write_atomically
+    from selfsame.files import write
 
     file = out or run / "model.onnx"
     if file.suffix != ".onnx":
@@ -54,7 +54,7 @@ def export(
     files = {"float32": file, "int8": file.with_suffix(".int8.onnx")}
     for variant in variants:
         if variant.data:
-            write_atomically(files[variant.name], variant.data)
+            write(files[variant.name], variant.data)
     _show(variants, files)
 
 

@@ -145,13 +145,13 @@ def _keep_results(
     """results.md and results.json of what there is so far."""
     import json
 
-    from selfsame.engine.checkpoint import write_atomically
+    from selfsame.files import write
     from selfsame.report.table import beside_markdown, beside_plain
 
     rows, title = _rows(experiment, jobs, views), experiment.file.stem
-    write_atomically(folder / "results.md", beside_markdown(rows, title, changed).encode())
+    write(folder / "results.md", beside_markdown(rows, title, changed).encode())
     plain = json.dumps(beside_plain(rows, title, changed), indent=1, allow_nan=False)
-    write_atomically(folder / "results.json", plain.encode())
+    write(folder / "results.json", plain.encode())
 
 
 def _show_experiment(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -13,6 +11,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from selfsame.errors import SelfsameError
+from selfsame.fields import at_least, nearest, one_of, read_fields, typed
+from selfsame.files import read_text
 
 SAMPLING = ("all", "uniform", "round-robin")
 WEIGHTS = ("samples", "uniform")
@@ -22,16 +22,6 @@ ENGINES = ("auto", "cohort", "reference")
 PRECISIONS = ("auto", "float32", "float64", "bfloat16")
 SWITCH = ("auto", "on", "off")
 STRATEGIES = ("uc", "as")
-
-
-def _choice(where: str, value: str, allowed: Iterable[str]) -> None:
-    if value not in allowed:
-        raise SelfsameError(f"{where}: {value!r} is not one of {', '.join(allowed)}")
-
-
-def _at_least(where: str, value: float, least: float, *, strict: bool = False) -> None:
-    if not least <= value < math.inf or (strict and value == least):
-        raise SelfsameError(f"{where}: must be {'above' if strict else 'at least'} {least}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -49,12 +39,12 @@ class RunPart:
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
 
     def __post_init__(self) -> None:
-        _at_least("run.rounds", self.rounds, 1)
-        _at_least("run.eval_every", self.eval_every, 0)
-        _at_least("run.checkpoint_every", self.checkpoint_every, 0)
-        _choice("run.engine", self.engine, ENGINES)
-        _choice("run.precision", self.precision, PRECISIONS)
-        _choice("run.compile", self.compile, (*SWITCH, "graphs"))
+        at_least("run.rounds", self.rounds, 1)
+        at_least("run.eval_every", self.eval_every, 0)
+        at_least("run.checkpoint_every", self.checkpoint_every, 0)
+        one_of("run.engine", self.engine, ENGINES)
+        one_of("run.precision", self.precision, PRECISIONS)
+        one_of("run.compile", self.compile, (*SWITCH, "graphs"))
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,7 @@ class NetPart(NamedPart):
     width: int = 0
 
     def __post_init__(self) -> None:
-        _at_least("net.width", self.width, 0)
+        at_least("net.width", self.width, 0)
 
 
 @dataclass(frozen=True)
@@ -94,13 +84,13 @@ class CohortPart:
     join_round: int = 0
 
     def __post_init__(self) -> None:
-        _at_least("cohort.size", self.size, 0)
-        _choice("cohort.sampling", self.sampling, SAMPLING)
-        _choice("cohort.weights", self.weights, WEIGHTS)
+        at_least("cohort.size", self.size, 0)
+        one_of("cohort.sampling", self.sampling, SAMPLING)
+        one_of("cohort.weights", self.weights, WEIGHTS)
         for name in ("dropout", "late"):
             if not 0 <= getattr(self, name) < 1:
                 raise SelfsameError(f"cohort.{name}: must be in [0, 1), got {getattr(self, name)}")
-        _at_least("cohort.join_round", self.join_round, 0)
+        at_least("cohort.join_round", self.join_round, 0)
         if self.sampling == "all" and self.size:
             raise SelfsameError("cohort.size: leave it 0 when cohort.sampling is 'all'")
 
@@ -124,18 +114,18 @@ class SplitPart:
     )
 
     def __post_init__(self) -> None:
-        _at_least("split.over", self.over, 1)
-        _choice("split.strategy", self.strategy, STRATEGIES)
+        at_least("split.over", self.over, 1)
+        one_of("split.strategy", self.strategy, STRATEGIES)
         for name in ("response", "ready"):
             if not 0 < getattr(self, name) <= 1:
                 raise SelfsameError(f"split.{name}: must be in (0, 1], got {getattr(self, name)}")
-        _at_least("split.registration", self.registration, 1)
+        at_least("split.registration", self.registration, 1)
         if not 0 <= self.lost < 1:
             raise SelfsameError(f"split.lost: must be in [0, 1), got {self.lost}")
         if not 0 < self.delta < 1:
             raise SelfsameError(f"split.delta: must be in (0, 1), got {self.delta}")
         for name in ("embedding_wait", "gradient_wait", "most", "epsilon"):
-            _at_least(f"split.{name}", getattr(self, name), 0)
+            at_least(f"split.{name}", getattr(self, name), 0)
 
 
 @dataclass(frozen=True)
@@ -151,13 +141,13 @@ class LocalPart:
     every: int = 0  # step: rounds between two steps (0: a third of the run)
 
     def __post_init__(self) -> None:
-        _at_least("local.steps", self.steps, 1)
-        _at_least("local.epochs", self.epochs, 0)
-        _at_least("local.batch", self.batch, 1)
-        _at_least("local.lr", self.lr, 0)
-        _choice("local.schedule", self.schedule, SCHEDULES)
-        _at_least("local.decay", self.decay, 0)
-        _at_least("local.every", self.every, 0)
+        at_least("local.steps", self.steps, 1)
+        at_least("local.epochs", self.epochs, 0)
+        at_least("local.batch", self.batch, 1)
+        at_least("local.lr", self.lr, 0)
+        one_of("local.schedule", self.schedule, SCHEDULES)
+        at_least("local.decay", self.decay, 0)
+        at_least("local.every", self.every, 0)
 
 
 @dataclass(frozen=True)
@@ -176,16 +166,16 @@ class ServerPart:
     every: int = 0
 
     def __post_init__(self) -> None:
-        _choice("server.optimiser", self.optimiser, OPTIMISERS)
-        _at_least("server.lr", self.lr, 0)
-        _at_least("server.weight_decay", self.weight_decay, 0)
-        _at_least("server.epsilon", self.epsilon, 0, strict=True)
+        one_of("server.optimiser", self.optimiser, OPTIMISERS)
+        at_least("server.lr", self.lr, 0)
+        at_least("server.weight_decay", self.weight_decay, 0)
+        at_least("server.epsilon", self.epsilon, 0, strict=True)
         for name in ("momentum", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise SelfsameError(f"server.{name}: must be in [0, 1), got {getattr(self, name)}")
-        _choice("server.schedule", self.schedule, SCHEDULES)
-        _at_least("server.decay", self.decay, 0)
-        _at_least("server.every", self.every, 0)
+        one_of("server.schedule", self.schedule, SCHEDULES)
+        at_least("server.decay", self.decay, 0)
+        at_least("server.every", self.every, 0)
 
 
 @dataclass(frozen=True)
@@ -197,7 +187,7 @@ class AugmentPart:
     rotation: float = 0.0  # degrees to either side
 
     def __post_init__(self) -> None:
-        _at_least("augment.crop", self.crop, 0)
+        at_least("augment.crop", self.crop, 0)
         if not 0 <= self.rotation <= 180:
             raise SelfsameError(f"augment.rotation: must be in [0, 180] degrees, got {self.rotation}")
 
@@ -229,55 +219,16 @@ def name_of(recipe: Recipe) -> str:
 PARTS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Recipe).items() if kind is not str}
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
-
-
-def _typed(where: str, value: Any, kind: type) -> Any:
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise SelfsameError(f"{where}: expected a number of at most 64 bits")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-        raise SelfsameError(f"{where}: expected {names.get(kind, kind.__name__)}, got {value!r}")
-    return value
-
-
-def _part(kind: type, name: str, given: Any) -> Any:
-    if not isinstance(given, Mapping):
-        raise SelfsameError(f"[{name}]: expected a table, got {given!r}")
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    for key, value in given.items():
-        if key == "options" and "options" in hints:
-            if not isinstance(value, Mapping):
-                raise SelfsameError(f"[{name}.options]: expected a table, got {value!r}")
-            options.update(value)
-        elif key in hints:
-            values[key] = _typed(f"{name}.{key}", value, hints[key])
-        elif "options" in hints:
-            options[key] = value  # methods, networks and data sets check their own
-        else:
-            raise SelfsameError(f"{name}.{_key(key)}: unknown option{_nearest(key, hints)}")
-    if options:
-        values["options"] = options
-    return kind(**values)
-
-
 def from_mapping(given: Mapping[str, Any]) -> Recipe:
     """A recipe from nested tables, each value checked for name, type and range."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key == "title":
-            values[key] = _typed(key, value, str)
+            values[key] = typed(key, value, str)
         elif key in PARTS:
-            values[key] = _part(PARTS[key], key, value)
+            values[key] = read_fields(key, value, PARTS[key], "options" if issubclass(PARTS[key], NamedPart) else "")
         else:
-            raise SelfsameError(f"[{_key(key)}]: unknown part of a recipe{_nearest(key, [*PARTS, 'title'])}")
+            raise SelfsameError(f"[{_key(key)}]: unknown part of a recipe{nearest(key, [*PARTS, 'title'])}")
     return Recipe(**values)
 
 
@@ -333,12 +284,9 @@ def to_toml(recipe: Recipe) -> str:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, or one clear line."""
+    text = read_text(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SelfsameError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise SelfsameError(f"{path}: not UTF-8 text") from None
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, a number of thousands of digits, or nested too deeply
         raise SelfsameError(f"{path}: not TOML: {error}") from None
 
@@ -363,7 +311,7 @@ def apply_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[s
         if len(path) == 1 and path[0] != "title":
             path = ["method", path[0]]
         if len(path) > 2 or (len(path) == 2 and path[0] not in PARTS):
-            raise SelfsameError(f"--set {setting}: unknown part {path[0]!r}{_nearest(path[0], PARTS)}")
+            raise SelfsameError(f"--set {setting}: unknown part {path[0]!r}{nearest(path[0], PARTS)}")
         if len(path) == 1:
             out[path[0]] = value
         else:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.files import read_json
+from selfsame.files import parse_json
 
 _FULL_SCALE = {torch.uint8: 255.0, torch.int16: 32768.0}  # images and audio as they are stored
 
@@ -282,7 +282,7 @@ def written_samples(federation: Federation, raw: str) -> dict[str, Any]:
 def read_samples(path: Path) -> Federation:
     """What `written_samples` left in a file."""
     try:
-        given = read_json(path.read_bytes())
+        given = parse_json(path.read_bytes())
         tuples = {name: tuple(given[name]) for name in ("shape", "mean", "std")}
         return without_samples(**{**given, **tuples})
     except (OSError, ValueError, TypeError, KeyError, RuntimeError, RecursionError) as error:

@@ -19,10 +19,10 @@ from selfsame.config.recipe import Recipe, RunPart, from_mapping, to_mapping
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import RAW, SAMPLES, Federation, written_samples
-from selfsame.engine.checkpoint import write_atomically
 from selfsame.engine.model import Model
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 from selfsame.methods import LocalLoss, SplitLoss, World
 from selfsame.streams import Stream
 
@@ -180,4 +180,4 @@ def digest_of(terms: Any) -> str:
 
 def write_samples(folder: Path, federation: Federation, raw: str) -> None:
     """What samples look like, beside the recipe: enough to read the run's network again where there are none."""
-    write_atomically(folder / SAMPLES, json.dumps(written_samples(federation, raw)).encode())
+    write(folder / SAMPLES, json.dumps(written_samples(federation, raw)).encode())

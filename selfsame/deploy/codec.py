@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.files import read_json
+from selfsame.files import parse_json
 
 REASONS = (
     "size",  # longer than any message of its kind, seen before anything is parsed
@@ -193,11 +193,11 @@ def _header(payload: bytes) -> tuple[Json, dict[str, Json]]:
     if len(payload) < 8 or length > min(MOST_META, len(payload) - 8):
         raise Refused("form")
     try:
-        header = read_json(payload[8 : 8 + length])
+        header = parse_json(payload[8 : 8 + length])
         metadata = header.pop("__metadata__")
         if list(metadata) != [_KEY]:
             raise Refused("form")
-        said = read_json(metadata[_KEY])
+        said = parse_json(metadata[_KEY])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Refused("form") from None
     return said, header

@@ -29,6 +29,7 @@ from selfsame.engine.reference import Answer, take_answers
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, cast
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 from selfsame.methods.base import Cohort, Fields, World
 
 _FORMAT = "selfsame-server-1"
@@ -508,7 +509,7 @@ class Server:
             raise SelfsameError(f"{self.folder}: is there already and holds no run on devices; name another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         text = to_toml(self.problem.recipe)
-        checkpoint.write_atomically(self.folder / "recipe.toml", text.encode())
+        write(self.folder / "recipe.toml", text.encode())
         write_samples(self.folder, self.problem.federation, self.agreement.raw)
         self._save_nodes()
 
@@ -522,7 +523,7 @@ class Server:
             "counts": dict(self.counts),
             "nodes": {node: asdict(seat) for node, seat in self.seats.items()},
         }
-        checkpoint.write_atomically(self.folder / "nodes.json", json.dumps(saved, indent=1).encode())
+        write(self.folder / "nodes.json", json.dumps(saved, indent=1).encode())
 
     def _resume(self) -> None:
         """From the last complete round, and the records up to it."""
@@ -539,7 +540,7 @@ class Server:
                 continue
         self.records = [record for number, record in sorted(found.items()) if number <= self.round]
         text = "".join(json.dumps(record) + "\n" for record in self.records)
-        checkpoint.write_atomically(path, text.encode())
+        write(path, text.encode())
         if self.done:
             self._write_model()
 

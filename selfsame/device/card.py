@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfsame.errors import SelfsameError
-from selfsame.files import read_json
+from selfsame.files import parse_json
 
 FORMAT = "selfsame-onnx-1"
 PLACES = ("unit", "as-is")
@@ -107,7 +107,7 @@ class Card:
         if len(text) > _MOST_TEXT:
             raise SelfsameError(f"card: longer than {_MOST_TEXT} characters")
         try:
-            given = read_json(text)
+            given = parse_json(text)
         except (ValueError, RecursionError):
             raise SelfsameError("card: not readable as JSON") from None
         names = [field.name for field in fields(Card)]

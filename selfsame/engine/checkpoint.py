@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import torch
@@ -14,23 +13,10 @@ from torch import Tensor
 from selfsame.config.recipe import to_toml
 from selfsame.engine.state import Problem, State
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 from selfsame.methods.base import Fields
 
 FORMAT = "selfsame-state-2"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """The file is either the old one or the new one, never half of it, even after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save_state(state: State, path: Path) -> None:
@@ -42,7 +28,7 @@ def save_state(state: State, path: Path) -> None:
         "present": str(state.present),
         "losses": json.dumps(state.losses),
     }
-    write_atomically(path, save(tensors, metadata=meta))
+    write(path, save(tensors, metadata=meta))
 
 
 def read_tensors(path: Path) -> tuple[Fields, dict[str, str]]:
@@ -103,7 +89,7 @@ def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
     views = problem.model.layout.views(theta_P.detach())
     tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": "selfsame-model-1", "recipe": to_toml(problem.recipe)}
-    write_atomically(path, _sorted_header(save(tensors, metadata=meta)))
+    write(path, _sorted_header(save(tensors, metadata=meta)))
 
 
 def _sorted_header(file: bytes) -> bytes:

@@ -43,10 +43,7 @@ def read_evaluation(place: Path) -> Plain:
         raise SelfsameError(f"{place}: not evaluated yet; `selfsame evaluate {place}` does")
     if file.stat().st_size > _MOST:
         raise SelfsameError(f"{file}: too large for an evaluation")
-    try:
-        found = read_json(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SelfsameError(f"{file}: not JSON: {error}") from None
+    found = read_json(file)
     wrong = _wrong(found)
     if wrong:
         raise SelfsameError(f"{file}: not an evaluation of this version: {wrong}")

@@ -29,6 +29,7 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 from selfsame.methods.base import Fields, World
 from selfsame.config.presets import preset
 from selfsame.config.recipe import Recipe
@@ -290,7 +291,7 @@ def start(
     _as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(folder / "recipe.toml", to_toml(problem.recipe).encode())
+        write(folder / "recipe.toml", to_toml(problem.recipe).encode())
         (folder / "metrics.jsonl").touch()
     return Run(problem, state, folder)
 
@@ -345,7 +346,7 @@ def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = 
             run.history.append(line)
     run.seconds = float(run.history[-1]["seconds"]) if run.history else 0.0
     text = "".join(json.dumps(record) + "\n" for record in run.history)
-    checkpoint.write_atomically(folder / "metrics.jsonl", text.encode())
+    write(folder / "metrics.jsonl", text.encode())
     return run
 
 

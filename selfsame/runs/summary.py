@@ -13,6 +13,7 @@ from selfsame.engine import checkpoint
 from selfsame.engine.setup import resolve
 from selfsame.engine.joint import privacy_spent
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 from selfsame.methods.fedhide import FedGN
 from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
 from selfsame.config.recipe import Recipe, differences, from_mapping, read_toml, to_toml
@@ -126,7 +127,7 @@ def _picture(run: Run, how: str) -> Picture | None:
 
 def keep_view(run_view: RunView, folder: Path) -> None:
     """Write the view beside the run."""
-    checkpoint.write_atomically(folder / "result.json", json.dumps(run_view.to_dict()).encode())
+    write(folder / "result.json", json.dumps(run_view.to_dict()).encode())
 
 
 def read_view(folder: Path) -> RunView:

@@ -13,11 +13,12 @@ from safetensors.torch import save
 from small import bits, build, train
 
 from selfsame.engine import checkpoint
-from selfsame.engine.checkpoint import load_state, peek, read_tensors, save_state, write_atomically
+from selfsame.engine.checkpoint import load_state, peek, read_tensors, save_state
 from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.state import State, begin
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 from selfsame.methods import METHODS
 
 
@@ -181,7 +182,7 @@ def test_metadata_is_checked(change, tmp_path):
 
 def test_write_atomically_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    write_atomically(path, b"old")
+    write(path, b"old")
 
     def fails(*_):
         raise OSError("the disk is full")
@@ -190,10 +191,10 @@ def test_write_atomically_keeps_the_old_file(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, broken, fails)
             with pytest.raises(OSError, match="full"):
-                write_atomically(path, b"new")
+                write(path, b"new")
         assert path.read_bytes() == b"old"
         assert os.listdir(tmp_path) == ["file"]
-    write_atomically(path, b"new")
+    write(path, b"new")
     assert path.read_bytes() == b"new" and os.listdir(tmp_path) == ["file"]
 
 

@@ -50,6 +50,7 @@ from selfsame.engine.plan import rate
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, begin
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 
 _FORMAT = "selfsame-split-server-1"
 _SLOWEST = 5  # a silent node is called again after 1, 2, 4, .. 2^5 waits
@@ -119,7 +120,7 @@ class SplitServer:
             self._resume(saved)
         else:
             folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_atomically(folder / "recipe.toml", to_toml(self.problem.recipe).encode())
+            write(folder / "recipe.toml", to_toml(self.problem.recipe).encode())
             write_samples(folder, self.problem.federation, self.agreement.raw)
             self._save()
 
@@ -560,7 +561,7 @@ class SplitServer:
             "counts": dict(self.counts),
             "taken": self.state.server["taken"].tolist(),
         }
-        checkpoint.write_atomically(self.folder / "server.json", json.dumps(whole).encode())
+        write(self.folder / "server.json", json.dumps(whole).encode())
 
     def _resume(self, saved: dict[str, Any]) -> None:
         if self._checkpoint.is_file():
@@ -581,7 +582,7 @@ class SplitServer:
         complete = checkpoint.peek(self._checkpoint)["round"] if self._checkpoint.is_file() else 0
         self.records = [record for number, record in sorted(found.items()) if number <= complete]
         text = "".join(json.dumps(record) + "\n" for record in self.records)
-        checkpoint.write_atomically(path, text.encode())
+        write(path, text.encode())
 
     def _write_model(self) -> None:
         """The network alone, as the simulator's runs leave it."""
