@@ -114,7 +114,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from(["name", "rate", "count", "on", "inner", "pair", "table", "other"])
+names = st.sampled_from(["a\nb", "name", "rate", "count", "on", "inner", "pair", "table", "other"])
 
 
 @given(st.dictionaries(names, anything, max_size=7))
