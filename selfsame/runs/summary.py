@@ -74,14 +74,14 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         method=run.recipe.method.name,
         history=run.history,
         final=final,
-        left=left_the_device(run),
+        left=left_the_device(run),  # type: ignore[arg-type]
         wire=wire_rows(run),
         seconds=run.seconds,
         roc=drawn,
         picture=_picture(run, how)
         if picture and run.history and not any("diverged" in w for w in run.warnings)
         else None,
-        warnings=run.warnings,
+        warnings=run.warnings,  # type: ignore[arg-type]
         recipe=to_toml(run.recipe),
         facts=facts,
     )
