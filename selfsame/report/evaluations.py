@@ -97,10 +97,8 @@ def _cell(protocol: Plain | None, key: str) -> str:
 
 def lines_of(results: Sequence[Plain], name: str) -> list[tuple[Plain, Look]]:
     """A protocol of every run that has it, and how the run is drawn."""
-    found = [
-        (_protocol(result, name), look) for result, look in zip(results, numbered_looks(len(results)), strict=True)
-    ]
-    return [(protocol, look) for protocol, look in found if protocol is not None]
+    pairs = zip(results, numbered_looks(len(results)), strict=True)
+    return [(protocol, look) for result, look in pairs if (protocol := _protocol(result, name)) is not None]
 
 
 def drawn_roc(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> bytes:
@@ -112,6 +110,8 @@ def drawn_roc(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> by
     kind = path.suffix[1:].lower()
     if kind not in ("svg", "png", "pdf"):
         raise SelfsameError(f"{path}: a figure is .svg, .png or .pdf")
+    if not known:
+        raise SelfsameError("there is no protocol to draw: the data of these runs fit none")
     titles = [result["title"] for result in results]
     figure = figures.roc_sheet({name: lines_of(results, name) for name in wanted or known}, titles)
     buffer = io.BytesIO()

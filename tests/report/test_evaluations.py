@@ -22,6 +22,7 @@ from selfsame.report.evaluations import (
     read_evaluation,
 )
 from selfsame.report.figures import protocol_roc, roc_sheet
+from selfsame.report.html import training_page
 
 
 def protocol(name, eer, low=None, high=None, refused=False):
@@ -88,6 +89,7 @@ def test_the_curves_are_those_of_the_runs(three):
 def test_the_page_holds_everything_and_escapes_titles(three):
     page = evaluations_page(three)
     assert "FedUV(127) &lt;b&gt;" in page and "<b>" not in page.partition("<body>")[2].replace("&lt;b&gt;", "")
+    assert page == evaluations_page(three) and training_page([], "T").partition("<title>")[0] in page
     assert page.count("<figure>") == 3 and "TPR at 10 %" in page and "TPR at 1 %" in page and "too few" in page
 
 
@@ -103,6 +105,8 @@ def test_figures_as_files(tmp_path, three, kind):
         drawn_roc(three, file, ["pairs"])
     with pytest.raises(SelfsameError, match=r"a figure is \.svg, \.png or \.pdf"):
         drawn_roc(three, tmp_path / "roc.txt", [])
+    with pytest.raises(SelfsameError, match="no protocol to draw"):
+        drawn_roc([evaluation("empty")], file, [])
 
 
 def test_the_command(tmp_path, three):

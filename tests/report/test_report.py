@@ -371,7 +371,9 @@ def test_importing_the_report_does_not_load_matplotlib():
 
 
 def test_the_page_asks_nothing_of_the_network():
-    reader = Reader(training_page([a_view(), silent()], "Two methods on digits"))
+    source = training_page([a_view(), silent()], "Two methods on digits")
+    assert source == training_page([a_view(), silent()], "Two methods on digits")
+    reader = Reader(source)
     assert not {"script", "link", "iframe", "object", "embed", "form", "base"} & set(reader.tags)
     loads = [value for tag, key, value in reader.attributes if key in ("src", "href", "srcset", "data", "action")]
     assert loads and all(value.startswith(("#", "data:image/png;base64,")) for value in loads)
