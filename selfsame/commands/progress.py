@@ -88,11 +88,12 @@ def show(views: list[RunView], report: Path, title: str) -> None:
 
     from selfsame.report.html import write_report
     from selfsame.report.table import results_table
+    from selfsame.report.words import finding_words
 
     console = Console()
     console.print(results_table(views))
     for run_view in views:
         for warning in run_view.warnings:
-            console.print(f"{run_view.title}: {warning}", style="red", markup=False, highlight=False)
+            console.print(f"{run_view.title}: {finding_words(warning)}", style="red", markup=False, highlight=False)
     write_report(views, report, title)
     console.print(f"report: {report}", markup=False, highlight=False)

@@ -163,12 +163,12 @@ def _show_experiment(
     from rich.console import Console
 
     from selfsame.report.html import write_report
-    from selfsame.report.table import beside_table, remarks
+    from selfsame.report.table import beside_remarks, beside_table
 
     console = Console()
     rows = [row for row in _rows(experiment, jobs, views) if row.views.count(None) < len(row.views)]
     console.print(beside_table(rows))
-    for remark in remarks(_rows(experiment, jobs, views), changed):
+    for remark in beside_remarks(_rows(experiment, jobs, views), changed):
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     _keep_results(experiment, jobs, views, folder, changed)
     named = [replace(views[job.folder], title=job.title) for job in jobs if job.folder in views]

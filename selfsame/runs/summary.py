@@ -46,7 +46,7 @@ def left_the_device(run: Run) -> list[str]:
     return [f"{name} -> {who}" for name, way, who, _ in wire_rows(run) if way == "up"]
 
 
-def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
+def view(run: Run, picture: bool = True) -> RunView:
     """Everything a table or a report needs of this run."""
     drawn = {}
     for name, (fpr, tpr) in run.curves.items():
@@ -74,14 +74,14 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         method=run.recipe.method.name,
         history=run.history,
         final=final,
-        left=left_the_device(run),
+        left=left_the_device(run),  # type: ignore[arg-type]
         wire=wire_rows(run),
         seconds=run.seconds,
         roc=drawn,
-        picture=_picture(run, how)
+        picture=_picture(run)
         if picture and run.history and not any("diverged" in w for w in run.warnings)
         else None,
-        warnings=run.warnings,
+        warnings=run.warnings,  # type: ignore[arg-type]
         recipe=to_toml(run.recipe),
         facts=facts,
     )
@@ -95,7 +95,7 @@ def _raw(run: Run) -> str:
     return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
 
 
-def _picture(run: Run, how: str) -> Picture | None:
+def _picture(run: Run) -> Picture | None:
     """Samples of seen and unseen classes with the true and the shared vectors, in two dimensions."""
     problem, state = run.problem, run.state
     if state.alone_NP is not None:
@@ -121,7 +121,7 @@ def _picture(run: Run, how: str) -> Picture | None:
 
     return project(
         plain(torch.cat(parts)), plain(truth), None if exposed is None else plain(exposed[: len(truth)]),
-        label=labels, unseen=fresh, how=how,
+        label=labels, unseen=fresh,
     )  # fmt: skip
 
 
