@@ -28,7 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from selfsame.data.listing import shown
 from selfsame.errors import SelfsameError
+from selfsame.files import parse_json, write, write_json
 
 Decode = Callable[[Path], NDArray[Any]]
 Progress = Callable[[str, int, int], None]  # the cache's name, files done, files in all
@@ -37,7 +39,6 @@ _VERSION = 1
 _CHUNK = 32  # files that a worker decodes before it asks for more
 _MOST_WORKERS = 32
 _ABANDONED = 3600.0  # seconds without a write after which a half-built cache has no builder any more
-_MOST_INDEX = 1 << 30  # bytes of an index that are read
 
 _watch: ContextVar[Progress | None] = ContextVar("watch", default=None)
 
@@ -60,17 +61,15 @@ class Packed:
     offset: NDArray[np.int64]  # (rows + 1): row i is flat[offset[i]:offset[i+1]]; not ragged: 0, 1, 2, ...
     kept: NDArray[np.int64]  # (rows)
     bad: tuple[tuple[str, str], ...]  # files without a row, and why
-    ragged: bool
     notes: tuple[str, ...] = ()  # what a user should know, e.g. that a damaged cache was built again
 
     def __len__(self) -> int:
         return len(self.kept)
 
-    def row(self, number: int) -> NDArray[Any]:
-        """One row, (*row_shape) or, ragged, (length, *row_shape)."""
-        if not self.ragged:
-            return self.flat[number]
-        return self.flat[self.offset[number] : self.offset[number + 1]]
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """A line for each file without a row."""
+        return tuple(f"{shown(file)}: {reason}" for file, reason in self.bad)
 
 
 def pack(
@@ -83,8 +82,6 @@ def pack(
     root: Path,
     ragged: bool = False,
     cache: str = "",
-    progress: Progress | None = None,
-    workers: int | None = None,
 ) -> Packed:
     """The decoded `files` (named relative to `root`), from the cache or, the first time, by decoding them all.
 
@@ -104,12 +101,8 @@ def pack(
                 return _open(place / folder_name, form, files)
             except _Damaged as fault:
                 notes.append(f"{place / folder_name}: damaged cache ({fault}), built again")
-    place = _writable(places)
-    watch = progress or _watch.get()
-    count = workers or min(_MOST_WORKERS, _cores())
-    rows = _decoded(files, decode, root, count)
-    packed = _build(place, name, folder_name, form, files, rows, watch)
-    return replace(packed, notes=(*notes, *packed.notes))
+    rows = _decoded(files, decode, root, min(_MOST_WORKERS, _cores()))
+    return replace(_build(_writable(places), name, folder_name, form, files, rows), notes=tuple(notes))
 
 
 class _Damaged(Exception):
@@ -183,8 +176,7 @@ def _writable(places: Sequence[Path]) -> Path:
 def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
     """Map a cache after checking that it is whole."""
     try:
-        with (folder / "index.json").open("rb") as stream:
-            index = json.loads(stream.read(_MOST_INDEX))
+        index = parse_json((folder / "index.json").read_bytes())
         if index["version"] != _VERSION or {k: index[k] for k in form.as_json()} != form.as_json():
             raise _Damaged("its index is of another version or form")
         rows, total = int(index["rows"]), int(index["total"])
@@ -213,10 +205,10 @@ def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
         flat: NDArray[Any] = (
             np.memmap(folder / "data.bin", form.dtype, "r", shape=shape) if size else np.empty(shape, form.dtype)
         )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _Damaged(type(error).__name__) from error
     kept = np.delete(np.arange(len(files)), missing)
-    return Packed(flat, offset, kept, tuple((files[number], reason) for number, reason in bad), form.ragged)
+    return Packed(flat, offset, kept, tuple((files[number], reason) for number, reason in bad))
 
 
 def _build(
@@ -226,7 +218,6 @@ def _build(
     form: _Form,
     files: Sequence[str],
     rows: Iterator[NDArray[Any] | str],
-    watch: Progress | None,
 ) -> Packed:
     """Write the rows into a folder of its own, then give it its name: no other process ever sees half a cache."""
     _sweep(place)
@@ -234,7 +225,7 @@ def _build(
     folder = place / folder_name
     try:
         work.mkdir()
-        _write(work, name, form, files, rows, watch)
+        _write(work, name, form, files, rows)
         for last in (False, False, False, True):
             if _named(work, folder, last):
                 break
@@ -266,16 +257,11 @@ def _named(work: Path, folder: Path, last: bool) -> bool:
     return True
 
 
-def _write(
-    work: Path,
-    name: str,
-    form: _Form,
-    files: Sequence[str],
-    rows: Iterator[NDArray[Any] | str],
-    watch: Progress | None,
-) -> None:
+def _write(work: Path, name: str, form: _Form, files: Sequence[str], rows: Iterator[NDArray[Any] | str]) -> None:
+    """All of it is on the disk before the folder gets its name, so that a crash leaves no named folder with holes."""
     bad: list[tuple[int, str]] = []
     length: list[int] = []
+    watch = _watch.get()
     if watch is not None:
         watch(name, 0, len(files))
     with (work / "data.bin").open("wb", buffering=1 << 20) as stream:
@@ -288,21 +274,12 @@ def _write(
                 length.append(len(row) if form.ragged else 1)
             if watch is not None and (number % _CHUNK == _CHUNK - 1 or number == len(files) - 1):
                 watch(name, number + 1, len(files))
-        _settle(stream)
+        stream.flush()
+        os.fsync(stream.fileno())
     if form.ragged:
-        with (work / "offset.bin").open("wb") as stream:
-            stream.write(np.cumsum([0, *length], dtype="<i8").tobytes())
-            _settle(stream)
+        write(work / "offset.bin", np.cumsum([0, *length], dtype="<i8").tobytes())
     index = {"version": _VERSION, **form.as_json(), "rows": len(length), "total": sum(length), "bad": bad}
-    with (work / "index.json").open("wb") as stream:
-        stream.write(json.dumps(index).encode())
-        _settle(stream)
-
-
-def _settle(stream: Any) -> None:
-    """On the disk before the folder gets its name, so that a crash leaves no named folder with holes."""
-    stream.flush()
-    os.fsync(stream.fileno())
+    write_json(work / "index.json", index)
 
 
 def _discard(folder: Path) -> None:
