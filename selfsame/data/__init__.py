@@ -20,27 +20,25 @@ from selfsame.data.federation import (
     from_classes,
     without_samples,
 )
-from selfsame.data.sets import (
-    audiofolder,
-    audiomnist,
-    celeba,
-    cifar,
-    digits,
-    emnist,
-    hold_and_tap,
-    imagefolder,
-    lfw,
-    mnist,
-    mnist_uv,
-    omniglot,
-    synthetic,
-    table,
-    touch,
-    touchalytics,
-    vggface2,
-    voxceleb,
-    xc,
-)
+from selfsame.data.sets.audiofolder import AUDIOFOLDER
+from selfsame.data.sets.audiomnist import AUDIOMNIST
+from selfsame.data.sets.celeba import CELEBA
+from selfsame.data.sets.cifar import CIFAR10, CIFAR100
+from selfsame.data.sets.digits import DIGITS
+from selfsame.data.sets.emnist import EMNIST
+from selfsame.data.sets.hold_and_tap import HOLD_AND_TAP
+from selfsame.data.sets.imagefolder import IMAGEFOLDER
+from selfsame.data.sets.lfw import LFW
+from selfsame.data.sets.mnist import FASHION_MNIST, MNIST
+from selfsame.data.sets.mnist_uv import MNIST_UV
+from selfsame.data.sets.omniglot import OMNIGLOT
+from selfsame.data.sets.synthetic import SYNTHETIC
+from selfsame.data.sets.table import TABLE
+from selfsame.data.sets.touch import TOUCH
+from selfsame.data.sets.touchalytics import TOUCHALYTICS, TOUCHALYTICS_STROKES
+from selfsame.data.sets.vggface2 import VGGFACE2
+from selfsame.data.sets.voxceleb import VOXCELEB, VOXCELEB_UV
+from selfsame.data.sets.xc import XC
 from selfsame.errors import SelfsameError
 from selfsame.fields import check_options
 
@@ -72,27 +70,10 @@ def register(*data_sets: DataSet) -> None:
     DATASETS.update({data_set.name: data_set for data_set in data_sets})
 
 
-register(
-    digits.DATASET,
-    synthetic.DATASET,
-    *mnist.DATASETS,
-    emnist.DATASET,
-    mnist_uv.DATASET,
-    *cifar.DATASETS,
-    omniglot.DATASET,
-    lfw.DATASET,
-    celeba.DATASET,
-    vggface2.DATASET,
-    imagefolder.DATASET,
-    *voxceleb.DATASETS,
-    audiomnist.DATASET,
-    audiofolder.DATASET,
-    touch.DATASET,
-    *touchalytics.DATASETS,
-    hold_and_tap.DATASET,
-    table.DATASET,
-    xc.DATASET,
-)
+register(DIGITS, SYNTHETIC, MNIST, FASHION_MNIST, EMNIST, MNIST_UV, CIFAR10, CIFAR100, OMNIGLOT)
+register(LFW, CELEBA, VGGFACE2, IMAGEFOLDER)
+register(VOXCELEB, VOXCELEB_UV, AUDIOMNIST, AUDIOFOLDER)
+register(TOUCH, TOUCHALYTICS, TOUCHALYTICS_STROKES, HOLD_AND_TAP, TABLE, XC)
 
 
 def find(

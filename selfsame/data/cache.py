@@ -57,8 +57,8 @@ def watching(progress: Progress | None) -> Iterator[None]:
 class Packed:
     """Rows on disk, mapped into memory: row i comes from file `kept[i]` of the listing."""
 
-    flat: NDArray[Any]  # (rows, *row_shape); ragged: (all lengths, *row_shape)
-    offset: NDArray[np.int64]  # (rows + 1): row i is flat[offset[i]:offset[i+1]]; not ragged: 0, 1, 2, ...
+    flat: NDArray[Any]  # (rows, *row_shape), or all rows of unequal length end to end
+    offset: NDArray[np.int64]  # (rows + 1): row i is flat[offset[i]:offset[i+1]]
     kept: NDArray[np.int64]  # (rows)
     bad: tuple[tuple[str, str], ...]  # files without a row, and why
     notes: tuple[str, ...] = ()  # what a user should know, e.g. that a damaged cache was built again
@@ -80,18 +80,17 @@ def pack(
     dtype: DTypeLike,
     row_shape: tuple[int, ...],
     root: Path,
-    ragged: bool = False,
     cache: str = "",
 ) -> Packed:
     """The decoded `files` (named relative to `root`), from the cache or, the first time, by decoding them all.
 
-    `decode` returns (*row_shape) or, with `ragged`, (length, *row_shape); where it raises SelfsameError, the file is
+    `decode` returns rows of this shape or, where that is (), of any length; where it raises SelfsameError, the file is
     listed in `bad` and the others go on. It runs in threads. `name` must say all that decoding depends on besides the
     files, e.g. "lfw-64x64-colour"; a root has one listing for each name. `cache`: a folder in place of ROOT/.selfsame.
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise ValueError(f"{name!r} cannot name a folder")
-    form = _Form(np.dtype(dtype), row_shape, ragged)
+    form = _Form(np.dtype(dtype), row_shape)
     folder_name = f"{name}-{_key(form, files, root)}"
     places = _places(root, cache)
     notes: list[str] = []
@@ -115,7 +114,11 @@ class _Form:
 
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
-    ragged: bool
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows are of unequal length."""
+        return not self.row_shape
 
     @property
     def item(self) -> int:
@@ -127,8 +130,7 @@ class _Form:
 
     def check(self, file: str, row: NDArray[Any]) -> None:
         """A decoder that returns something else is a mistake in the program, not in the file."""
-        shape = row.shape[1:] if self.ragged else row.shape
-        if row.dtype != self.dtype or shape != self.row_shape:
+        if row.dtype != self.dtype or (row.ndim != 1 if self.ragged else row.shape != self.row_shape):
             raise TypeError(f"{file}: decoded to {row.dtype} {row.shape}, expected {self}")
 
 

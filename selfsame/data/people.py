@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.data.dataset import within
-from selfsame.data.federation import Federation, Held, Mapped, Rows, Samples, Trials
+from selfsame.data.federation import Federation, Held, Mapped, Rows, Samples, Source, Trials
 from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
 
@@ -136,29 +136,22 @@ def divide(person_S: Ints, names: Sequence[str], choice: Choice, options: SplitO
         return host_generator(options.seed, purpose, person).permutation(own)
 
     test, validation, train = options.test, options.validation, options.train
-    parts: dict[str, list[Ints]] = {"test": [], "validation": [], "train": []}
+    parts: tuple[list[Ints], ...] = ([], [], [])
     spare = 0
     for person in choice.seen.tolist():
         own = shuffled("people/split", person)
         cuts = [test, test + validation, min(test + validation + train, len(own)) if train else len(own)]
         spare += len(own) - cuts[-1]
         for part, rows in zip(parts, np.split(own, cuts)):
-            parts[part].append(np.sort(rows))
+            part.append(np.sort(rows))
     away = [shuffled("people/unseen samples", person) for person in choice.unseen.tolist()]
     away = [np.sort(rows[: options.unseen_samples or None]) for rows in away]
     notes, few = too_few(names, choice)
     if spare:
         notes += (f"{spare:,} samples of the clients are not used, train is at most {train} a person",)
-    return Division(
-        choice.seen,
-        choice.unseen,
-        _part(parts["train"]),
-        _part(parts["validation"]),
-        _part(parts["test"]),
-        _part(away, len(choice.seen)),
-        notes,
-        few,
-    )
+    tested, validated, trained = map(part_of, parts)
+    unseen = part_of(away, len(choice.seen))
+    return Division(choice.seen, choice.unseen, trained, validated, tested, unseen, notes, few)
 
 
 def split_people(
@@ -185,9 +178,10 @@ def split_people(
     return divide(person_S, names, choice, options)
 
 
-def _part(rows: list[Ints], first: int = 0) -> Part:
-    label = np.repeat(np.arange(first, first + len(rows)), [len(r) for r in rows])
-    return Part(np.concatenate([*rows, np.empty(0, np.int64)]).astype(np.int64), label.astype(np.int64))
+def part_of(blocks: Sequence[Ints], first: int = 0, inner: tuple[int, ...] = ()) -> Part:
+    """The rows of one person after another, labelled from `first` on; `inner` is the shape of a row's number."""
+    label = np.repeat(np.arange(first, first + len(blocks)), [len(block) for block in blocks])
+    return Part(np.concatenate([np.empty((0, *inner), np.int64), *blocks]), label.astype(np.int64))
 
 
 def too_few(names: Sequence[str], choice: Choice) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -208,36 +202,37 @@ def counted(what: str, lines: Sequence[str], between: str = "; ") -> tuple[str, 
 
 def by_people(
     name: str,
-    x: Tensor | Rows,
+    shape: tuple[int, ...],
     split: Division,
     names: Sequence[str],
+    rows: Callable[[Ints], Tensor | Rows],
     *,
-    hold: bool = False,
+    source: Callable[[Tensor], Source] | None = None,
     mean: tuple[float, ...] = (0.0,),
     std: tuple[float, ...] = (1.0,),
-    trials: Trials | None = None,
+    trials: Trials,
     notes: tuple[str, ...] = (),
     left_out: tuple[str, ...] = (),
 ) -> Federation:
-    """The federation of a split: in memory where x is a tensor or `hold` is set, else read from the map when used."""
+    """The federation of a split; `rows` gives samples by their numbers, in memory or to be read when they are used.
 
-    def rows(part: Part) -> Tensor | Rows:
-        if isinstance(x, Tensor):
-            return x[torch.from_numpy(part.row)]
-        return x.pick(part.row)[:] if hold else x.pick(part.row)
+    `source` makes another source of the training samples from the place where each client's begin.
+    """
 
     def samples(part: Part) -> Samples:
-        return Samples(rows(part), torch.from_numpy(part.label))
+        return Samples(rows(part.row), torch.from_numpy(part.label))
+
+    def plain(start_N: Tensor) -> Source:
+        train = rows(split.train.row)
+        return Mapped(train, start_N) if isinstance(train, Rows) else Held(train, start_N)
 
     count = np.bincount(split.train.label, minlength=len(split.seen))
-    start_N = torch.from_numpy(np.cumsum(count) - count)
-    train = rows(split.train)
     return Federation(
         name=name,
-        shape=tuple(x.shape[1:]),
+        shape=shape,
         class_of_N=torch.arange(len(split.seen)),
         count_N=torch.from_numpy(count),
-        source=Mapped(train, start_N) if isinstance(train, Rows) else Held(train, start_N),
+        source=(source or plain)(torch.from_numpy(np.cumsum(count) - count)),
         test=samples(split.test),
         unseen=samples(split.unseen),
         mean=mean,
@@ -245,6 +240,6 @@ def by_people(
         notes=(*notes, *split.notes),
         class_names=tuple(names[person] for person in (*split.seen.tolist(), *split.unseen_people.tolist())),
         validation=samples(split.validation),
-        trials=Trials.none() if trials is None else trials,
+        trials=trials,
         left_out=(*left_out, *split.left_out),
     )

@@ -88,12 +88,13 @@ def load_photos(
     mean, std = moments(name, rows.pick(split.train.row[::every]))
     notes += counted("files could not be read", packed.faults) + counted("trials are left out", lost)
     used = sum(len(part.row) for part in (split.train, split.validation, split.test, split.unseen))
+    hold = used * rows.row_bytes <= options.hold_bytes
     return by_people(
         name,
-        rows,
+        rows.shape[1:],
         split,
         photos.names,
-        hold=used * rows.row_bytes <= options.hold_bytes,
+        lambda row: rows.pick(row)[:] if hold else rows.pick(row),
         mean=mean,
         std=std,
         trials=trials,

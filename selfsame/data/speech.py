@@ -13,7 +13,7 @@ import numpy as np
 from selfsame.data.cache import Packed, pack
 from selfsame.data.clips import Crops, HeldClips, MappedClips, Pieces
 from selfsame.data.dataset import within
-from selfsame.data.federation import Federation, Samples
+from selfsame.data.federation import Federation
 from selfsame.data.formats.wav import RATES, SHORTEST, SoundfileNeeded, decode_audio
 from selfsame.data.listing import FileOptions, Listing, list_files
 from selfsame.data.people import Division, Ints, by_people, counted, split_people
@@ -59,9 +59,7 @@ def decoded(name: str, found: Listing, options: SpeechOptions) -> Packed:
     decode = partial(decode_audio, rate=options.rate)
     form = f"{name}-{options.rate}"
     try:
-        packed = pack(
-            form, found.files, decode, dtype=np.int16, row_shape=(), root=found.root, ragged=True, cache=options.cache
-        )
+        packed = pack(form, found.files, decode, dtype=np.int16, row_shape=(), root=found.root, cache=options.cache)
     except SoundfileNeeded as error:  # were it a bad file, the cache would remember it after soundfile is installed
         raise SelfsameError(str(error)) from error
     if not len(packed):
@@ -102,27 +100,23 @@ def federate_speech(
     split, trials, lost = choose_trials(found, packed, split, options, pairs)
     clips = Crops.of(pieces, round(options.rate * options.test_seconds), options.test_crops)
     train = pieces.pick(split.train.row)
-    by_person = by_people(
+    hold_train = 2 * int(np.maximum(train.length, options.width).sum()) <= options.hold_bytes
+    source = HeldClips.of if hold_train else MappedClips
+    evaluated = sum(len(part.row) for part in (split.test, split.validation, split.unseen))
+    hold = evaluated * clips.row_bytes <= options.hold_bytes
+    faults, left = counted("files could not be read", packed.faults), counted("trials are left out", lost)
+    return by_people(
         name,
-        clips,
+        (1, options.width),
         split,
         found.names,
+        lambda row: clips.pick(row)[:] if hold else clips.pick(row),
+        source=lambda start_N: source(train, start_N, options.width),
         std=(loudness(train, options.width),),
         trials=trials,
-        notes=(
-            *packed.notes,
-            *counted("files could not be read", packed.faults),
-            *counted("trials are left out", lost),
-        ),
+        notes=(*packed.notes, *faults, *left),
         left_out=(*found.left_out, *packed.faults, *lost),
     )
-    start_N = by_person.count_N.cumsum(0) - by_person.count_N
-    hold = 2 * int(np.maximum(train.length, options.width).sum()) <= options.hold_bytes
-    source = (HeldClips.of if hold else MappedClips)(train, start_N, options.width)
-    parts = {part: getattr(by_person, part) for part in ("test", "validation", "unseen")}
-    if sum(len(samples.y) for samples in parts.values()) * clips.row_bytes <= options.hold_bytes:
-        parts = {part: Samples(samples.x[:], samples.y) for part, samples in parts.items()}
-    return replace(by_person, shape=(1, options.width), source=source, **parts)
 
 
 def loudness(pieces: Pieces, width: int) -> float:

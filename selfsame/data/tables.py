@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from selfsame.data.federation import Federation
 from selfsame.data.formats.csv_table import CsvTable, listed, read_csv
-from selfsame.data.people import Division, SplitOptions, by_people, split_people
+from selfsame.data.people import Division, Ints, SplitOptions, by_people, split_people
 from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
 
@@ -44,12 +44,17 @@ def federate_table(name: str, file: Path, options: TableOptions) -> Federation:
     split = split_people(name, table.key_S[user], names, options)
     x, mean, std, notes = prepared(file, table, split, options.standardise)
     trials = draw_trials(split.unseen.label, options.trials, options.seed)
-    return by_people(name, torch.from_numpy(x), split, names, mean=mean, std=std, trials=trials, notes=notes)
+    shape = tuple(x.shape[1:])
+
+    def rows(row: Ints) -> Tensor:
+        return x[torch.from_numpy(row)]
+
+    return by_people(name, shape, split, names, rows, mean=mean, std=std, trials=trials, notes=notes)
 
 
 def prepared(
     file: Path, table: CsvTable, split: Division, standardise: bool
-) -> tuple[NDArray[np.float32], tuple[float, ...], tuple[float, ...], tuple[str, ...]]:
+) -> tuple[Tensor, tuple[float, ...], tuple[float, ...], tuple[str, ...]]:
     """(rows without gaps, mean and standard deviation of each column, notes): means are those of the training rows."""
     own = table.number_SF[split.train.row]
     there = np.isfinite(own)
@@ -68,7 +73,7 @@ def prepared(
     flat = std <= 1e-7 * np.maximum(np.abs(mean), 1e-30)
     if standardise and flat.any():
         notes.append(f"columns of one value in all training rows: {listed(table.columns, np.flatnonzero(flat))}")
-    x = np.where(gap, mean, table.number_SF).astype(np.float32)
+    x = torch.from_numpy(np.where(gap, mean, table.number_SF).astype(np.float32))
     if not standardise:
         return x, (0.0,), (1.0,), tuple(notes)
     return x, tuple(mean.tolist()), tuple(np.where(flat, 1.0, std).tolist()), tuple(notes)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.data.dataset import within
-from selfsame.data.federation import Federation, Samples
+from selfsame.data.federation import Federation
 from selfsame.data.formats.csv_table import Floats
-from selfsame.data.people import Ints, SplitOptions, choose_people, too_few
+from selfsame.data.people import Division, Ints, Part, SplitOptions, by_people, choose_people, part_of, too_few
 from selfsame.data.trial_lists import draw_trials
 
 LONGEST_SAMPLE = 30 * 60_000.0  # ms from its first to its last touch
@@ -63,23 +63,20 @@ class Windows:
     on_host: ClassVar[bool] = False
 
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
-        return self.windows(self.first_S[self.start_N[client_M][:, None] + index_MB])
-
-    def windows(self, first: Tensor) -> Tensor:
-        """The samples (*first.shape, 1, events, F) that begin with these touches."""
-        place = first[..., None] + torch.arange(self.events, device=first.device)
-        return self.touch_TF[place][..., None, :, :]
+        return windows(self.touch_TF, self.first_S[self.start_N[client_M][:, None] + index_MB], self.events)
 
     def to(self, device: torch.device | str) -> Windows:
         return Windows(self.touch_TF.to(device), self.first_S.to(device), self.start_N.to(device), self.events)
 
 
+def windows(touch_TF: Tensor, first: Tensor, events: int) -> Tensor:
+    """The samples (*first.shape, 1, events, F) that begin with these touches."""
+    place = first[..., None] + torch.arange(events, device=first.device)
+    return touch_TF[place][..., None, :, :]
+
+
 def federate_touches(
-    name: str,
-    touches: Touches,
-    part_T: Ints,
-    options: TouchOptions,
-    notes: tuple[str, ...] = (),
+    name: str, touches: Touches, part_T: Ints, options: TouchOptions, notes: tuple[str, ...] = ()
 ) -> Federation:
     """Samples of `events` touches: in training every one there is, elsewhere at most `test` of a person's.
 
@@ -98,37 +95,24 @@ def federate_touches(
     # One sample in each part makes two of the person, enough for somebody unseen.
     choice = choose_people(name, count_P, options, least=options.least, least_unseen=1)
     seen, unseen = choice.seen.tolist(), choice.unseen.tolist()
-    train = [train_P[person] for person in seen]
-    count_N = np.array([len(first) for first in train])
-    source = Windows(
-        torch.from_numpy(touches.vector_TF),
-        torch.from_numpy(np.concatenate(train)),
-        torch.from_numpy(np.cumsum(count_N) - count_N),
-        events,
-    )
     anywhere_P = _by_person(touches, first_touches(touches, np.zeros_like(part_T), events), stride)
 
-    def samples(first_P: list[Ints], whose: list[int], label: int) -> Samples:
-        chosen = [_evenly(first_P[person], options.test) for person in whose]
-        y = np.repeat(np.arange(label, label + len(chosen)), [len(first) for first in chosen])
-        first = np.concatenate([*chosen, np.empty(0, np.int64)])
-        return Samples(source.windows(torch.from_numpy(first)), torch.from_numpy(y))
+    def kept(first_P: list[Ints], whose: list[int], label: int = 0) -> Part:
+        return part_of([_evenly(first_P[person], options.test) for person in whose], label)
 
-    few, left_out = too_few(touches.names, choice)
-    away = samples(anywhere_P, unseen, len(seen))
-    return Federation(
-        name=name,
-        shape=(1, events, touches.vector_TF.shape[1]),
-        class_of_N=torch.arange(len(seen)),
-        count_N=torch.from_numpy(count_N),
-        source=source,
-        test=samples(test_P, seen, 0),
-        unseen=away,
-        validation=samples(validation_P, seen, 0),
-        trials=draw_trials(away.y.numpy(), options.trials, options.seed),
-        notes=(*notes, *few),
-        class_names=tuple(touches.names[person] for person in (*seen, *unseen)),
-        left_out=left_out,
+    train, away = part_of([train_P[person] for person in seen]), kept(anywhere_P, unseen, len(seen))
+    few = too_few(touches.names, choice)
+    split = Division(choice.seen, choice.unseen, train, kept(validation_P, seen), kept(test_P, seen), away, *few)
+    touch_TF = torch.from_numpy(touches.vector_TF)
+    return by_people(
+        name,
+        (1, events, touch_TF.shape[1]),
+        split,
+        touches.names,
+        lambda row: windows(touch_TF, torch.from_numpy(row), events),
+        source=lambda start_N: Windows(touch_TF, torch.from_numpy(train.row), start_N, events),
+        trials=draw_trials(away.label, options.trials, options.seed),
+        notes=notes,
     )
 
 

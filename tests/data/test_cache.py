@@ -42,7 +42,7 @@ def never(path):
 
 
 SHORT = {"dtype": np.uint8, "row_shape": (2, 2)}
-RAGGED = {"dtype": np.uint8, "row_shape": (), "ragged": True}
+RAGGED = {"dtype": np.uint8, "row_shape": ()}
 
 
 def rows(packed):
@@ -216,7 +216,7 @@ def test_what_another_process_leaves_before_the_last_step(tmp_path, monkeypatch,
         if theirs == "whole":
             pack("n", files, fixed, root=tmp_path, **SHORT)
         elif theirs == "a file":
-            form = cache._Form(np.dtype(np.uint8), (2, 2), False)
+            form = cache._Form(np.dtype(np.uint8), (2, 2))
             (work.parent / f"n-{cache._key(form, files, tmp_path)}").touch()
         else:
             pack("n", files, fixed, root=tmp_path, **SHORT)

@@ -126,11 +126,13 @@ def test_the_federation_holds_the_rows_of_the_split(kind):
     person = scrambled([6, 5, 4, 7])
     x = torch.arange(len(person), dtype=torch.uint8)[:, None].repeat(1, 3)
     split = split_people("toy", person, names(4), seed=3, held_out=1, validation=1, test=2)
-    rows = x if kind == "tensor" else Rows(x.numpy(), np.arange(len(person)))
     trials = draw_trials(split.unseen.label, 4, 0)
-    fed = by_people(
-        "toy", rows, split, names(4), hold=kind == "held", mean=(0.5,), std=(2.0,), trials=trials, notes=("a",)
-    )
+    take = {
+        "tensor": lambda row: x[torch.from_numpy(row)],
+        "held": lambda row: Rows(x.numpy(), row)[:],
+        "mapped": lambda row: Rows(x.numpy(), row),
+    }
+    fed = by_people("toy", (3,), split, names(4), take[kind], mean=(0.5,), std=(2.0,), trials=trials, notes=("a",))
     assert fed.source.on_host == (kind == "mapped") and isinstance(fed.test.x, Rows) == (kind == "mapped")
     assert fed.clients == fed.classes == 3 and fed.shape == (3,) and fed.notes == ("a",) and len(fed.trials) == 2
     assert fed.class_names == tuple(f"p{n}" for n in (*split.seen, *split.unseen_people))

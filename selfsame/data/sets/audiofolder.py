@@ -36,13 +36,7 @@ def load_audiofolder(path: Path, options: SpeechOptions, *, unseen_share: float 
     return load_speech("audiofolder", found, options, unseen=unseen, pairs=given)
 
 
-DATASET = DataSet(
-    "audiofolder",
-    load_audiofolder,
-    True,
-    WANTS,
-    "fast-resnet34-mel",
-    512,
-    shared=SpeechOptions(test=2, trials=6000),
-    fixed=("held_out",),
+_DEFAULTS = SpeechOptions(test=2, trials=6000)
+AUDIOFOLDER = DataSet(
+    "audiofolder", load_audiofolder, True, WANTS, "fast-resnet34-mel", 512, shared=_DEFAULTS, fixed=("held_out",)
 )

@@ -42,14 +42,7 @@ def _named_after(folder: str, name: str) -> bool:
     return named is not None and named["speaker"] == folder
 
 
-DATASET = DataSet(
-    "audiomnist",
-    load_audiomnist,
-    True,
-    WANTS,
-    "fast-resnet34-mel",
-    256,
-    {"rate": 8000},
-    shared=SpeechOptions(rate=8000, seconds=1.0, held_out=12, validation=10, test=20),
-    fixed=("test_seconds", "test_crops", "least"),
-)
+_NET = ("fast-resnet34-mel", 256, {"rate": 8000})
+_DEFAULTS = SpeechOptions(rate=8000, seconds=1.0, held_out=12, validation=10, test=20)
+_FIXED = ("test_seconds", "test_crops", "least")
+AUDIOMNIST = DataSet("audiomnist", load_audiomnist, True, WANTS, *_NET, shared=_DEFAULTS, fixed=_FIXED)

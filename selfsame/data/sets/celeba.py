@@ -45,15 +45,8 @@ def load_celeba(path: Path, options: PictureOptions, *, official: bool = False) 
     return load_photos("celeba", photos, options, unseen=unseen, barred=barred)
 
 
-DATASET = DataSet(
-    "celeba",
-    load_celeba,
-    True,
-    WANTS,
-    "feduv-celeba",
-    512,
-    shared=PictureOptions(people=1000, held_out=1000, train=20, validation=5, test=5, unseen_samples=10),
-)
+_DEFAULTS = PictureOptions(people=1000, held_out=1000, train=20, validation=5, test=5, unseen_samples=10)
+CELEBA = DataSet("celeba", load_celeba, True, WANTS, "feduv-celeba", 512, shared=_DEFAULTS)
 
 
 def _find(root: Path, name: str) -> Path | None:

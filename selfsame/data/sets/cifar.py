@@ -61,7 +61,7 @@ class _Layout:
         return name.removesuffix(".bin") if pickled else name
 
 
-CIFAR10 = _Layout(
+_LAYOUT10 = _Layout(
     name="cifar10",
     folder="cifar-10-batches-bin",
     train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
@@ -73,7 +73,7 @@ CIFAR10 = _Layout(
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
 )
-CIFAR100 = _Layout(
+_LAYOUT100 = _Layout(
     name="cifar100",
     folder="cifar-100-binary",
     train=("train.bin",),
@@ -125,7 +125,8 @@ def _dataset(layout: _Layout, net: str, width: int) -> DataSet:
     return DataSet(layout.name, loader, True, layout.wants, net, width, faults=probe, shared=ClassOptions())
 
 
-DATASETS = (_dataset(CIFAR10, "resnet32", 64), _dataset(CIFAR100, "resnet18", 512))
+CIFAR10 = _dataset(_LAYOUT10, "resnet32", 64)
+CIFAR100 = _dataset(_LAYOUT100, "resnet18", 512)
 
 
 def _read(layout: _Layout, pickled: bool, *files: Path) -> Samples:
@@ -184,8 +185,8 @@ def _class_names(layout: _Layout, folder: Path, pickled: bool) -> tuple[str, ...
     """The names beside the data, or none where that file is absent or odd: nothing depends on them."""
     try:
         if pickled:
-            meta = read_pickle(folder / ("batches.meta" if layout is CIFAR10 else "meta"))
-            listed = meta.get("label_names" if layout is CIFAR10 else "fine_label_names")
+            meta = read_pickle(folder / ("batches.meta" if layout is _LAYOUT10 else "meta"))
+            listed = meta.get("label_names" if layout is _LAYOUT10 else "fine_label_names")
             names = tuple(as_text(name) for name in listed) if isinstance(listed, list) else ()
         else:
             with (folder / layout.class_names).open(encoding="utf-8") as stream:

@@ -55,7 +55,7 @@ def load_digits(
     )
 
 
-DATASET = DataSet("digits", load_digits, False, "nothing: it comes with scikit-learn", "lenet", 32, WIDE)
+DIGITS = DataSet("digits", load_digits, False, "nothing: it comes with scikit-learn", "lenet", 32, WIDE)
 
 
 def _table() -> NDArray[np.float64]:

@@ -47,7 +47,7 @@ def faults(path: Path) -> Iterator[str]:
     return IdxFolder(path, _FOLDERS).faults(name for stem in stems for name in part_files(stem))
 
 
-DATASET = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=faults, shared=ClassOptions())
+EMNIST = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=faults, shared=ClassOptions())
 
 
 def _upright(part: Samples) -> Samples:

@@ -20,13 +20,6 @@ def load_hold_and_tap(path: Path, options: TableOptions) -> Federation:
     return federate_table("hold_and_tap", find_features(path, "hold_and_tap", WANTS), options)
 
 
-DATASET = DataSet(
-    "hold_and_tap",
-    load_hold_and_tap,
-    True,
-    WANTS,
-    "mlp",
-    64,
-    shared=TableOptions(held_out=25, test=20, unseen_samples=200, columns="touch_*,sensor_*", missing="mean"),
-    fixed=("user", "without", "missing", "standardise"),
-)
+_DEFAULTS = TableOptions(held_out=25, test=20, unseen_samples=200, columns="touch_*,sensor_*", missing="mean")
+_FIXED = ("user", "without", "missing", "standardise")
+HOLD_AND_TAP = DataSet("hold_and_tap", load_hold_and_tap, True, WANTS, "mlp", 64, shared=_DEFAULTS, fixed=_FIXED)

@@ -43,13 +43,7 @@ def load_imagefolder(
     )
 
 
-DATASET = DataSet(
-    "imagefolder",
-    load_imagefolder,
-    True,
-    WANTS,
-    "mobilefacenet",
-    128,
-    shared=PictureOptions(test=2, trials=6000),
-    fixed=("held_out",),
+_DEFAULTS = PictureOptions(test=2, trials=6000)
+IMAGEFOLDER = DataSet(
+    "imagefolder", load_imagefolder, True, WANTS, "mobilefacenet", 128, shared=_DEFAULTS, fixed=("held_out",)
 )

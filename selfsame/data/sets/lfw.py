@@ -43,16 +43,8 @@ def load_lfw(path: Path, options: PictureOptions, *, fold: int = 0) -> Federatio
     return load_photos("lfw", photos, options, unseen=people_of(photos, pairs), pairs=pairs)
 
 
-DATASET = DataSet(
-    "lfw",
-    load_lfw,
-    True,
-    WANTS,
-    "mobilefacenet",
-    128,
-    shared=PictureOptions(),
-    fixed=("held_out", "unseen_samples", "trials"),
-)
+_FIXED = ("held_out", "unseen_samples", "trials")
+LFW = DataSet("lfw", load_lfw, True, WANTS, "mobilefacenet", 128, shared=PictureOptions(), fixed=_FIXED)
 
 
 def read_pairs(path: Path, photos: Listing) -> list[Pair]:

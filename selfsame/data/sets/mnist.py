@@ -39,9 +39,7 @@ def _dataset(name: str, wants: str, class_names: tuple[str, ...] = ()) -> DataSe
     return DataSet(name, loader, True, wants, "lenet", 32, faults=faults, shared=ClassOptions())
 
 
-DATASETS = (
-    _dataset("mnist", _WANTS + "MNIST/raw; from https://ossci-datasets.s3.amazonaws.com/mnist/"),
-    _dataset(
-        "fashion_mnist", _WANTS + "FashionMNIST/raw; from https://github.com/zalandoresearch/fashion-mnist", _GARMENTS
-    ),
+MNIST = _dataset("mnist", _WANTS + "MNIST/raw; from https://ossci-datasets.s3.amazonaws.com/mnist/")
+FASHION_MNIST = _dataset(
+    "fashion_mnist", _WANTS + "FashionMNIST/raw; from https://github.com/zalandoresearch/fashion-mnist", _GARMENTS
 )

@@ -6,6 +6,7 @@ Bottou, 2019) names 836 writers and serves as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from selfsame.data.dataset import DataSet, within
-from selfsame.data.federation import Federation, Held, Samples
+from selfsame.data.federation import Federation, Held
 from selfsame.data.formats.idx import IdxFolder, read_idx, read_images
 from selfsame.data.formats.mat import read_matlab
 from selfsame.data.images import moments
-from selfsame.data.people import Ints, SplitOptions, drawn_people
+from selfsame.data.people import Division, Ints, SplitOptions, by_people, drawn_people, part_of
 from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
@@ -95,30 +96,22 @@ def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
             part.append(_combine(pool, number, draw))
     away = [_apart(own(person, "mnist_uv/split"), options.unseen_samples) for person in unseen.tolist()]
 
-    def samples(blocks: list[Ints], first: int = 0) -> Samples:
-        rows = np.concatenate([np.empty((0, 4), np.int64), *blocks])
-        label = np.repeat(np.arange(first, first + len(blocks)), [len(block) for block in blocks])
-        return Samples(torch.from_numpy(digits.image[rows]), torch.from_numpy(label.astype(np.int64)))
-
-    tested, validated, trained = (samples(part) for part in parts)
-    beyond = samples(away, len(seen))
-    x = trained.x[:]
+    tested, validated, trained = (part_of(blocks, 0, (4,)) for blocks in parts)
+    beyond = part_of(away, len(seen), (4,))
+    x = torch.from_numpy(digits.image[trained.row])
     mean, std = moments("mnist_uv", x)
     few = others[fewest_W[others] < need]
-    return Federation(
-        name="mnist_uv",
-        shape=tuple(x.shape[1:]),
-        class_of_N=torch.arange(len(seen)),
-        count_N=torch.bincount(trained.y),
-        source=Held(x, torch.cumsum(torch.bincount(trained.y), 0) - torch.bincount(trained.y)),
-        test=tested,
-        unseen=beyond,
+    return by_people(
+        "mnist_uv",
+        tuple(x.shape[1:]),
+        Division(seen, unseen, trained, validated, tested, beyond),
+        [f"writer {number}" for number in writers.tolist()],
+        lambda row: torch.from_numpy(digits.image[row]),
+        source=lambda start_N: Held(x, start_N),
         mean=mean,
         std=std,
+        trials=draw_trials(beyond.label, options.trials, seed),
         notes=_notes(digits, len(writers), seen, away, few, need, (train, validation, test)),
-        class_names=tuple(f"writer {writers[person]}" for person in (*seen.tolist(), *unseen.tolist())),
-        validation=validated,
-        trials=draw_trials(beyond.y.numpy(), options.trials, seed),
         left_out=tuple(
             f"writer {writers[person]}: {fewest_W[person]} of the rarest of the digits 2 to 5, a client needs {need}"
             for person in few.tolist()
@@ -126,16 +119,14 @@ def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
     )
 
 
-DATASET = DataSet(
-    "mnist_uv",
-    load_mnist_uv,
-    True,
-    WANTS,
-    "feduv-mnist",
-    128,
-    faults=lambda path: IdxFolder(path, _FOLDERS).faults(_FILES),
-    shared=SplitOptions(people=1000, held_out=1000, train=50, validation=15, test=15, unseen_samples=15),
-    fixed=("least",),
+def faults(path: Path) -> Iterator[str]:
+    """A line for each file that cannot be read."""
+    return IdxFolder(path, _FOLDERS).faults(_FILES)
+
+
+_DEFAULTS = SplitOptions(people=1000, held_out=1000, train=50, validation=15, test=15, unseen_samples=15)
+MNIST_UV = DataSet(
+    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=faults, shared=_DEFAULTS, fixed=("least",)
 )
 
 

@@ -37,14 +37,6 @@ def load_omniglot(path: Path, options: PictureOptions) -> Federation:
     return load_photos("omniglot", photos, options, unseen=unseen)
 
 
-DATASET = DataSet(
-    "omniglot",
-    load_omniglot,
-    True,
-    WANTS,
-    "lenet",
-    64,
-    WIDE,
-    shared=PictureOptions(size=28, grey=True, validation=3, test=3),
-    fixed=("grey", "held_out", "least"),
-)
+_DEFAULTS = PictureOptions(size=28, grey=True, validation=3, test=3)
+_FIXED = ("grey", "held_out", "least")
+OMNIGLOT = DataSet("omniglot", load_omniglot, True, WANTS, "lenet", 64, WIDE, shared=_DEFAULTS, fixed=_FIXED)

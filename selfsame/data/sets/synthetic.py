@@ -118,7 +118,7 @@ def load_synthetic(
     )
 
 
-DATASET = DataSet("synthetic", load_synthetic, False, "nothing: it is computed", "lenet", 32, WIDE)
+SYNTHETIC = DataSet("synthetic", load_synthetic, False, "nothing: it is computed", "lenet", 32, WIDE)
 
 
 def _labelled(source: Generated, class_M: Tensor, each: int) -> Samples:

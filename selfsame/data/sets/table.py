@@ -23,6 +23,4 @@ def load_table(path: Path, options: TableOptions) -> Federation:
     return federate_table("table", find_csv(path, WANTS), options)
 
 
-DATASET = DataSet(
-    "table", load_table, True, WANTS, "mlp", 64, file=True, shared=TableOptions(test=5, unseen_samples=200)
-)
+TABLE = DataSet("table", load_table, True, WANTS, "mlp", 64, file=True, shared=TableOptions(test=5, unseen_samples=200))

@@ -61,17 +61,8 @@ def load_touch(
     return federate_touches("touch", touches, part_T, options, notes)
 
 
-DATASET = DataSet(
-    "touch",
-    load_touch,
-    True,
-    WANTS,
-    "touchauth",
-    64,
-    file=True,
-    shared=TouchOptions(),
-    fixed=("train", "validation", "unseen_samples"),
-)
+_FIXED = ("train", "validation", "unseen_samples")
+TOUCH = DataSet("touch", load_touch, True, WANTS, "touchauth", 64, file=True, shared=TouchOptions(), fixed=_FIXED)
 
 
 def read_touches(file: Path, missing: str) -> tuple[Touches, tuple[str, ...]]:

@@ -43,32 +43,19 @@ def load_touchalytics(path: Path, options: TouchOptions, *, validation: bool = F
     return federate_touches("touchalytics", touches, part_T, options)
 
 
-def load_touchalytics_strokes(path: Path, options: TableOptions) -> Federation:
+def load_strokes(path: Path, options: TableOptions) -> Federation:
     """Touchalytics with a stroke for a sample: its features but for the phone and the document, which are labels."""
     return federate_table("touchalytics_strokes", find_features(path, "touchalytics", WANTS), options)
 
 
-DATASETS = (
-    DataSet(
-        "touchalytics",
-        load_touchalytics,
-        True,
-        WANTS,
-        "touchauth",
-        64,
-        shared=TouchOptions(held_out=11),
-        fixed=("train", "validation", "unseen_samples"),
-    ),
-    DataSet(
-        "touchalytics_strokes",
-        load_touchalytics_strokes,
-        True,
-        WANTS,
-        "mlp",
-        64,
-        shared=TableOptions(held_out=11, test=40, unseen_samples=200, without="phone id,doc_0", missing="mean"),
-        fixed=("user", "columns", "without", "missing", "standardise"),
-    ),
+_FIXED = ("train", "validation", "unseen_samples")
+_STROKES = TableOptions(held_out=11, test=40, unseen_samples=200, without="phone id,doc_0", missing="mean")
+_STROKES_FIXED = ("user", "columns", "without", "missing", "standardise")
+TOUCHALYTICS = DataSet(
+    "touchalytics", load_touchalytics, True, WANTS, "touchauth", 64, shared=TouchOptions(held_out=11), fixed=_FIXED
+)
+TOUCHALYTICS_STROKES = DataSet(
+    "touchalytics_strokes", load_strokes, True, WANTS, "mlp", 64, shared=_STROKES, fixed=_STROKES_FIXED
 )
 
 

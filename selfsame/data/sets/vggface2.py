@@ -49,12 +49,5 @@ def load_vggface2(path: Path, options: PictureOptions) -> Federation:
     return load_photos("vggface2", photos, options, unseen=unseen, barred=np.setdiff1d(pool, unseen), chosen_only=True)
 
 
-DATASET = DataSet(
-    "vggface2",
-    load_vggface2,
-    True,
-    WANTS,
-    "mobilefacenet",
-    512,
-    shared=PictureOptions(test=5, unseen_samples=40, trials=338_430),
-)
+_DEFAULTS = PictureOptions(test=5, unseen_samples=40, trials=338_430)
+VGGFACE2 = DataSet("vggface2", load_vggface2, True, WANTS, "mobilefacenet", 512, shared=_DEFAULTS)

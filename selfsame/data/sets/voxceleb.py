@@ -66,31 +66,15 @@ def load_voxceleb_uv(path: Path, options: SpeechOptions, *, one_setting: bool = 
     return federate_speech("voxceleb_uv", found, packed, pieces, split, options)
 
 
-_AS_PUBLISHED = SpeechOptions(test_crops=10, test=5)
+_DEFAULTS = SpeechOptions(test_crops=10, test=5)
+_FIXED = ("held_out", "least", "unseen_samples")
 _AS_FEDUV = SpeechOptions(
     rate=8000, seconds=2.048, people=1000, held_out=200, train=25, validation=10, test=10, unseen_samples=5
 )
-DATASETS = (
-    DataSet(
-        "voxceleb",
-        load_voxceleb,
-        True,
-        WANTS,
-        "fast-resnet34-mel",
-        512,
-        shared=_AS_PUBLISHED,
-        fixed=("held_out", "least", "unseen_samples"),
-    ),
-    DataSet(
-        "voxceleb_uv",
-        load_voxceleb_uv,
-        True,
-        WANTS,
-        "feduv-voxceleb",
-        511,
-        shared=_AS_FEDUV,
-        fixed=("test_seconds", "test_crops", "least"),
-    ),
+_AS_FEDUV_FIXED = ("test_seconds", "test_crops", "least")
+VOXCELEB = DataSet("voxceleb", load_voxceleb, True, WANTS, "fast-resnet34-mel", 512, shared=_DEFAULTS, fixed=_FIXED)
+VOXCELEB_UV = DataSet(
+    "voxceleb_uv", load_voxceleb_uv, True, WANTS, "feduv-voxceleb", 511, shared=_AS_FEDUV, fixed=_AS_FEDUV_FIXED
 )
 
 

@@ -139,7 +139,7 @@ def load_xc(
     )
 
 
-DATASET = DataSet("xc", load_xc, True, WANTS, "embedding-bag", 512)
+XC = DataSet("xc", load_xc, True, WANTS, "embedding-bag", 512)
 
 
 def drawn(rows: Sparse, seed: int, purpose: str) -> tuple[Ints, Ints]:
