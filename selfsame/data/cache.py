@@ -101,7 +101,7 @@ def pack(
             except _Damaged as fault:
                 notes.append(f"{place / folder_name}: damaged cache ({fault}), built again")
     rows = _decoded(files, decode, root, min(_MOST_WORKERS, _cores()))
-    return replace(_build(_writable(places), name, folder_name, form, files, rows), notes=tuple(notes))
+    return replace(_build(_writable(places) / folder_name, name, form, files, rows), notes=tuple(notes))
 
 
 class _Damaged(Exception):
@@ -190,13 +190,7 @@ def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
             raise _Damaged("its index names files that are not there")
         if form.ragged:
             offset = np.fromfile(folder / "offset.bin", "<i8").astype(np.int64, copy=False)
-            whole = (
-                len(offset) == rows + 1
-                and offset[0] == 0
-                and offset[-1] == total
-                and bool((np.diff(offset) >= 0).all())
-            )
-            if not whole:
+            if len(offset) != rows + 1 or offset[0] != 0 or offset[-1] != total or (np.diff(offset) < 0).any():
                 raise _Damaged("offset.bin does not fit the index")
         else:
             offset = np.arange(rows + 1, dtype=np.int64)
@@ -213,18 +207,11 @@ def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
     return Packed(flat, offset, kept, tuple((files[number], reason) for number, reason in bad))
 
 
-def _build(
-    place: Path,
-    name: str,
-    folder_name: str,
-    form: _Form,
-    files: Sequence[str],
-    rows: Iterator[NDArray[Any] | str],
-) -> Packed:
+def _build(folder: Path, name: str, form: _Form, files: Sequence[str], rows: Iterator[NDArray[Any] | str]) -> Packed:
     """Write the rows into a folder of its own, then give it its name: no other process ever sees half a cache."""
+    place = folder.parent
     _sweep(place)
     work = place / f".building-{os.getpid()}-{secrets.token_hex(4)}"
-    folder = place / folder_name
     try:
         work.mkdir()
         _write(work, name, form, files, rows)

@@ -95,12 +95,7 @@ def choose_people(
     everybody = np.arange(len(count_P)) if barred is None else np.setdiff1d(np.arange(len(count_P)), barred)
     if unseen is None:
         pool = everybody[count_P[everybody] >= least_unseen]
-        if not 0 <= options.held_out <= len(pool):
-            raise SelfsameError(
-                f"{name}: held_out must be 0 to {len(pool)}, the people with {least_unseen} samples, "
-                f"got {options.held_out}"
-            )
-        unseen = drawn_people(options.seed, "people/unseen", pool, options.held_out)
+        unseen = draw_unseen(name, "people/unseen", pool, options, f", the people with {least_unseen} samples")
     others = np.setdiff1d(everybody, unseen)
     enough = others[count_P[others] >= least]
     few = others[count_P[others] < least]
@@ -117,9 +112,16 @@ def choose_people(
     return Choice(seen, unseen, tuple((int(p), int(count_P[p])) for p in few), least)
 
 
-def drawn_people(seed: int, purpose: str, pool: Ints, number: int | None) -> Ints:
+def drawn_people(seed: int, purpose: str, pool: Ints, number: int) -> Ints:
     """Some of the people, drawn at random, in the order of their numbers."""
     return np.sort(host_generator(seed, purpose).permutation(pool)[:number])
+
+
+def draw_unseen(name: str, purpose: str, pool: Ints, options: SplitOptions, who: str) -> Ints:
+    """`held_out` people of the pool; `who` says in an error's line whom it holds."""
+    if not 0 <= options.held_out <= len(pool):
+        raise SelfsameError(f"{name}: held_out must be 0 to {len(pool)}{who}, got {options.held_out}")
+    return drawn_people(options.seed, purpose, pool, options.held_out)
 
 
 def divide(person_S: Ints, names: Sequence[str], choice: Choice, options: SplitOptions) -> Division:

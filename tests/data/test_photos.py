@@ -423,7 +423,7 @@ def test_vggface2(tmp_path):
     sizes = {name: (entry / "data.bin").stat().st_size // 192 for name, entry in packed.items()}
     assert sizes == {"vggface2-8-colour": 38, "vggface2-8-colour-2-1-0": 16}  # only those who were chosen
     assert any("p02 (2)" in note for note in few.notes) and "p02: 2 samples, a client needs 3" in few.left_out
-    with pytest.raises(SelfsameError, match=r"held_out must be 0 \(all\) to 3 people of test/"):
+    with pytest.raises(SelfsameError, match=r"held_out must be 0 to 3 people of test/ \(0 for all\)"):
         load("vggface2", tmp_path, size=8, held_out=4)
 
 

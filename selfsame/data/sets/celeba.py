@@ -11,7 +11,7 @@ from selfsame.data.federation import Federation
 from selfsame.data.formats.lists import read_list
 from selfsame.data.formats.pictures import ENDINGS
 from selfsame.data.listing import Listing, shown, sorted_entries
-from selfsame.data.people import Ints, drawn_people
+from selfsame.data.people import Ints, draw_unseen
 from selfsame.data.photos import PictureOptions, load_photos
 from selfsame.errors import SelfsameError
 
@@ -82,11 +82,7 @@ def _partitioned(photos: Listing, part_of: dict[str, int], listed: Path, options
         person = photos.names[int(odd.argmax())]
         raise SelfsameError(f"{listed}: the images of person {person} are not in one partition")
     pool = np.nonzero(least == _TESTING)[0]
-    if not 0 <= options.held_out <= len(pool):
-        raise SelfsameError(
-            f"celeba: held_out must be 0 to {len(pool)} people of the test partition, got {options.held_out}"
-        )
-    unseen = drawn_people(options.seed, "celeba/unseen", pool, options.held_out)
+    unseen = draw_unseen("celeba", "celeba/unseen", pool, options, " people of the test partition")
     return unseen, np.setdiff1d(np.nonzero(least != _TRAINING)[0], unseen)
 
 

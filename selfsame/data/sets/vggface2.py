@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
 from selfsame.data.listing import subfolders
-from selfsame.data.people import drawn_people
+from selfsame.data.people import draw_unseen
 from selfsame.data.photos import PictureOptions, list_photos, load_photos
 from selfsame.errors import SelfsameError
 
@@ -27,25 +28,15 @@ def load_vggface2(path: Path, options: PictureOptions) -> Federation:
     Faces are not detected: crop them before, or train on the loose crops as published. The number of trials is
     FedHide's. With `people` only the files of those who are chosen are decoded.
     """
-    parts = next(
-        (
-            (Path(inner) / first, Path(inner) / second)
-            for inner in _INSIDE
-            for first, second in _PAIRS
-            if (path / inner / first).is_dir() and (path / inner / second).is_dir()
-        ),
-        None,
-    )
+    places = [(Path(inner) / first, Path(inner) / second) for inner in _INSIDE for first, second in _PAIRS]
+    parts = next((pair for pair in places if all((path / part).is_dir() for part in pair)), None)
     if parts is None:
         raise SelfsameError(f"{path}: train and test not found; wanted: {WANTS}")
     folders = [(part.as_posix(), name) for part in parts for name in subfolders(path / part)]
     photos = list_photos(path, [f"{part}/{name}" for part, name in folders])
     pool = np.array([n for n, (part, _) in enumerate(folders) if part == parts[1].as_posix()], np.int64)
-    if not 0 <= options.held_out <= len(pool):
-        raise SelfsameError(
-            f"vggface2: held_out must be 0 (all) to {len(pool)} people of test/, got {options.held_out}"
-        )
-    unseen = drawn_people(options.seed, "vggface2/unseen", pool, options.held_out or None)
+    options = replace(options, held_out=options.held_out or len(pool))
+    unseen = draw_unseen("vggface2", "vggface2/unseen", pool, options, " people of test/ (0 for all)")
     return load_photos("vggface2", photos, options, unseen=unseen, barred=np.setdiff1d(pool, unseen), chosen_only=True)
 
 

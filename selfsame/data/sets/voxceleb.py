@@ -14,7 +14,7 @@ from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
 from selfsame.data.formats.lists import read_list
 from selfsame.data.listing import Listing, shown, subfolders
-from selfsame.data.people import Choice, Division, Ints, Part, choose_people, divide, drawn_people, too_few
+from selfsame.data.people import Choice, Division, Ints, Part, choose_people, divide, draw_unseen, drawn_people, too_few
 from selfsame.data.speech import SpeechOptions, decoded, federate_speech, list_recordings, load_speech, whole
 from selfsame.data.trial_lists import Pair, check_there, people_of, read_trials
 from selfsame.errors import SelfsameError
@@ -163,11 +163,7 @@ def _clients_first(count_P: Ints, options: SpeechOptions) -> Choice:
         )
     seen = drawn_people(options.seed, "voxceleb_uv/seen", enough, options.people)
     others = np.setdiff1d(np.nonzero(count_P >= max(2, options.unseen_samples))[0], seen)
-    if not 0 <= options.held_out <= len(others):
-        raise SelfsameError(
-            f"voxceleb_uv: held_out must be 0 to {len(others)}, the people left with {options.unseen_samples} clips, "
-            f"got {options.held_out}"
-        )
-    unseen = drawn_people(options.seed, "voxceleb_uv/unseen", others, options.held_out)
+    who = f", the people left with {options.unseen_samples} clips"
+    unseen = draw_unseen("voxceleb_uv", "voxceleb_uv/unseen", others, options, who)
     few = np.setdiff1d(np.nonzero(count_P < least)[0], unseen)
     return Choice(seen, unseen, tuple((int(person), int(count_P[person])) for person in few), least)
