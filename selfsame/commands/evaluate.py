@@ -20,7 +20,10 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto; by default as the run.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress line.")] = False,
 ) -> None:
-    """Measure a trained network: error rates with intervals by person, per user, on every protocol the data allow."""
+    """Measure how well a trained network tells people apart.
+
+    Error rates with intervals by person, per user, on every protocol the data allow.
+    """
     import json
 
     from rich.console import Console
@@ -60,7 +63,10 @@ def evaluations(
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
-    """Compare runs that were evaluated: a table of error rates, and the ROC of every protocol, one line a run."""
+    """Compare runs that were evaluated.
+
+    A table of error rates, and the ROC of every protocol, one line per run.
+    """
     from rich.console import Console
 
     from selfsame.files import write

@@ -252,7 +252,7 @@ def test_ctrl_c_says_how_to_go_on(selfsame, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("selfsame.runs.run.carry_on", interrupt)
+    monkeypatch.setattr("selfsame.runs.loop.carry_on", interrupt)
     code, _, err = selfsame(*TRAIN, "--out", "mine")
     assert code == 130
     one_line(err)
@@ -375,7 +375,7 @@ def test_recipe_runs_its_variants_once(selfsame, monkeypatch):
     times = {p: p.stat().st_mtime_ns for p in kept}
     metrics = (folder / "01-fedhide" / "metrics.jsonl").read_text()
     with monkeypatch.context() as patch:
-        patch.setattr("selfsame.runs.run.carry_on", lambda *_: pytest.fail("trained again"))
+        patch.setattr("selfsame.runs.loop.carry_on", lambda *_: pytest.fail("trained again"))
         code, again, err = selfsame("recipe", "grid.toml", "--quiet")
     assert code == 0 and err == "" and again == out
     assert {p: p.stat().st_mtime_ns for p in kept} == times
@@ -458,7 +458,7 @@ def test_recipe_shows_a_divergence_and_does_not_train_it_again(selfsame, monkeyp
     assert code == 1 and err == ""
     assert "1, diverged" in out and "second: diverged: " in out
     assert json.loads(Path("x/results.json").read_text())["variants"][1]["diverged"] == [True]
-    monkeypatch.setattr("selfsame.runs.run.carry_on", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("selfsame.runs.loop.carry_on", lambda *_: pytest.fail("trained again"))
     assert selfsame("recipe", "grid.toml", "--quiet", "--rounds", "8", "--out", "x") == (1, out, "")
 
 

@@ -17,7 +17,8 @@ from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
 from selfsame.config.presets import preset
 from selfsame.report.evaluation import FEW, WIDE, protocol_tables, remarks, render, user_table
-from selfsame.runs.run import Run, carry_on, open_run, start
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import Run, open_run, start
 from selfsame.measure.scores import auroc, eer
 
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]
