@@ -84,11 +84,11 @@ def _show(campaign: Campaign) -> None:
     """The table beside the paper, what to know about it, the files."""
     from rich.console import Console
 
-    from selfsame.report.table import beside_table, remarks
+    from selfsame.report.table import beside_remarks, beside_table
 
     console, rows = Console(), campaign.rows()
     console.print(beside_table([row for row in rows if row.views.count(None) < len(row.views)]))
-    for remark in remarks(rows, campaign.changed):
+    for remark in beside_remarks(rows, campaign.changed):
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     page = campaign.report()
     console.print(f"report: {page}, results: {campaign.folder / 'results.md'}", markup=False, highlight=False)
