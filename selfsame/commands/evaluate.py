@@ -29,7 +29,7 @@ def evaluate(
     from rich.console import Console
 
     from selfsame.files import write
-    from selfsame.report.evaluation import WIDE, protocol_tables, remarks, render, user_table
+    from selfsame.report.evaluation import WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
     from selfsame.runs.assess import assess
     from selfsame.runs.run import open_run
 
@@ -41,13 +41,13 @@ def evaluate(
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
     write(folder / "evaluation.json", json.dumps(result, allow_nan=False).encode())
-    write(folder / "evaluation.html", render(result).encode())
+    write(folder / "evaluation.html", evaluation_page(result))
     console = Console()
     if not console.is_terminal:  # a file has no width: one line a protocol
         console = Console(width=WIDE)
-    for table in (*protocol_tables(result, console.width), user_table(result)):
+    for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)
-    for remark in remarks(result):
+    for remark in evaluation_remarks(result):
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {folder / 'evaluation.html'}", markup=False, highlight=False, soft_wrap=True)
 
@@ -71,7 +71,7 @@ def evaluations(
 
     from selfsame.files import write
     from selfsame.report.evaluation import WIDE
-    from selfsame.report.evaluations import drawn, markdown, named, read_evaluation, render, table
+    from selfsame.report.evaluations import drawn, eer_sheet, evaluations_page, named, read_evaluation
 
     results = named([read_evaluation(run) for run in runs], runs)
     curves = b"" if figure is None else drawn(results, figure, protocol or [])
@@ -79,13 +79,13 @@ def evaluations(
     if figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
         write(figure, curves)
-    write(out, render(results).encode())
+    write(out, evaluations_page(results))
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDE)
     if as_markdown:
-        print(markdown(results), end="")
+        print(eer_sheet(results).markdown(), end="")
     else:
-        console.print(table(results))
+        console.print(eer_sheet(results).terminal())
     files = f"report: {out}" + (f", figure: {figure}" if figure is not None else "")
     console.print(files, markup=False, highlight=False, soft_wrap=True)
