@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import selfsame
+from selfsame.config.presets import preset
 from selfsame.config.recipe import from_mapping, merged, read_toml
-from selfsame.report.words import finding_words
-from selfsame.runs.hooks import marks
 from selfsame.data import Samples, load
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
-from selfsame.config.presets import preset
+from selfsame.report.words import finding_words
+from selfsame.runs.hooks import marks
 from selfsame.runs.loop import carry_on, train
 from selfsame.runs.run import Run, load_run, start, vacant
 
