@@ -62,7 +62,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the experiment's table: a recipe, run once a seed."""
+    """One row of the experiment's table: a recipe, run once per seed."""
 
     number: int  # counts from 1 and names the folder
     title: str

@@ -30,7 +30,7 @@ def wire_rows(wire: Wire) -> list[tuple[str, str, str, str]]:
     return [(name, way, sight.name.lower(), what) for name, way, sight, what in wire.rows()]
 
 
-def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
+def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
     rows = wire_rows(run.problem.method.wire)
     drawn = {}
@@ -63,7 +63,7 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         wire=rows,
         seconds=run.seconds,
         roc=drawn,
-        picture=_picture(run, how) if picture and run.history and not run.diverged else None,
+        picture=_picture(run) if run.history and not run.diverged else None,
         warnings=[finding.plain() for finding in run.warnings],
         recipe=to_toml(run.recipe),
         facts=facts,
@@ -78,7 +78,7 @@ def _raw(run: Run) -> str:
     return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
 
 
-def _picture(run: Run, how: str) -> Picture | None:
+def _picture(run: Run) -> Picture | None:
     """Samples of seen and unseen classes with the true and the shared vectors, in two dimensions."""
     problem, state = run.problem, run.state
     if state.alone_NP is not None:
@@ -104,7 +104,7 @@ def _picture(run: Run, how: str) -> Picture | None:
 
     return project(
         plain(torch.cat(parts)), plain(truth), None if exposed is None else plain(exposed[: len(truth)]),
-        label=labels, unseen=fresh, how=how,
+        label=labels, unseen=fresh,
     )  # fmt: skip
 
 

@@ -500,3 +500,25 @@ def test_data(selfsame):
     assert "1x8x8" in out
     row = next(line for line in out.splitlines() if "clients" in line)
     assert " 7 " in row
+    assert selfsame("data", "show", "digits", "--set", "turns=1") == (0, out, "")
+    assert selfsame("data", "--set", "turns=1", "digits") == (0, out, "")
+
+
+def test_data_check(selfsame):
+    code, out, err = selfsame("data", "check", "digits", "--set", "turns=1")
+    assert code == 0 and err == ""
+    assert "1x8x8" in out and "nothing is wrong" in out
+    Path("pictures/ann").mkdir(parents=True)
+    Path("pictures/ann/one.png").write_text("no picture")
+    code, out, err = selfsame("data", "check", "imagefolder", "pictures")
+    assert code == 2 and "wrong: imagefolder: 0 of 1 people can be clients" in out
+    one_line(err)
+    assert "imagefolder: cannot be trained on as it is" in err
+    assert selfsame("data", "check", "imagefolder", "--path", "pictures") == (2, out, err)
+
+
+@pytest.mark.parametrize("name", ["train", "compare", "resume", "recipe", "methods", "wire", "data", "evaluate"])
+def test_summaries_are_whole_in_a_narrow_list(name, selfsame, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = selfsame("--help")[1].splitlines()
+    assert not next(line for line in lines if line.startswith(f"  {name} ")).endswith("...")
