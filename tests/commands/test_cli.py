@@ -512,9 +512,8 @@ def test_data_check(selfsame):
     Path("pictures/ann/one.png").write_text("no picture")
     code, out, err = selfsame("data", "check", "imagefolder", "pictures")
     assert code == 2 and "wrong: imagefolder: 0 of 1 people can be clients" in out
-    one_line(err)
-    assert "imagefolder: cannot be trained on as it is" in err
-    assert selfsame("data", "check", "imagefolder", "--path", "pictures") == (2, out, err)
+    assert err.strip() == "selfsame: imagefolder: cannot be trained on as it is"  # below the bar of the decoder
+    assert selfsame("data", "check", "imagefolder", "--path", "pictures")[:2] == (2, out)
 
 
 @pytest.mark.parametrize("name", ["train", "compare", "resume", "recipe", "methods", "wire", "data", "evaluate"])
