@@ -71,10 +71,10 @@ def evaluations(
 
     from selfsame.files import write
     from selfsame.report.evaluation import WIDE
-    from selfsame.report.evaluations import drawn, eer_sheet, evaluations_page, named, read_evaluation
+    from selfsame.report.evaluations import drawn_roc, eer_sheet, evaluations_page, named, read_evaluation
 
     results = named([read_evaluation(run) for run in runs], runs)
-    curves = b"" if figure is None else drawn(results, figure, protocol or [])
+    curves = b"" if figure is None else drawn_roc(results, figure, protocol or [])
     out.parent.mkdir(parents=True, exist_ok=True)
     if figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from selfsame.report import figures
@@ -22,16 +21,6 @@ FEW = "too few"
 WIDE = 136  # characters that the table of all figures takes
 _LISTED = 10  # users in a table
 
-NOTE = (
-    "EER, AUROC, rank-1 and TPR at a false accept rate in per cent; too few: the impostor trials do not support that "
-    "rate. In brackets: where 95 % of the figures lie when the people are drawn again. minDCF: the least detection "
-    "cost at this chance of a genuine trial, both costs 1; at 1 it is no better than refusing everybody. Rank-1: "
-    "samples whose own template comes first."
-)
-LOCKED = (
-    "At each protocol's threshold of equal errors. Locked out: a user whose genuine trials are accepted less than half "
-    "of the time."
-)
 USERS = ("protocol", "users", "mean TPR", "median", "worst tenth", "locked out\n(< 50 %)", "never\naccepted")
 WORST = ("user", "genuine", "impostor", "TPR (%)", "FPR (%)", "AUROC (%)")
 _LEADING = {"test samples": "people it was trained with", "unseen, enrolled": "people it has never seen"}
@@ -50,14 +39,14 @@ def protocol_sheet(result: Plain) -> Sheet:
             [
                 protocol["name"],
                 *(f"{protocol[key]:,}" for key in ("genuine", "impostor", "people")),
-                interval(protocol["eer"], 2),
-                interval(protocol["auroc"], 2),
-                *(interval(value, 1) for value in protocol["tpr_at_fpr"].values()),
-                *(interval(value, 3, 1.0) for value in protocol["min_dcf"].values()),
-                "–" if found is None else interval(found["rank_1"], 1),
+                with_interval(protocol["eer"], 2),
+                with_interval(protocol["auroc"], 2),
+                *(with_interval(value, 1) for value in protocol["tpr_at_fpr"].values()),
+                *(with_interval(value, 3, 1.0) for value in protocol["min_dcf"].values()),
+                "–" if found is None else with_interval(found["rank_1"], 1),
             ]
         )
-    return Sheet(headings, rows, note=NOTE)
+    return Sheet(headings, rows)
 
 
 def protocol_tables(result: Plain, width: int) -> list[Table]:
@@ -127,7 +116,7 @@ def evaluation_remarks(result: Plain) -> list[str]:
     return [*said, *(f"note: {note}" for note in result["notes"])]
 
 
-def interval(figure: Plain, digits: int, scale: float = 100.0) -> str:
+def with_interval(figure: Plain, digits: int, scale: float = 100.0) -> str:
     """A figure with its interval, or that it is refused."""
     if "refused" in figure:
         return FEW
@@ -171,5 +160,5 @@ def _protocol_sections(result: Plain) -> Iterator[tuple[str, str, Any]]:
     scores = ((figures.protocol_scores(one), f"f-scores-{n}", one["name"]) for n, one in enumerate(protocols))
     yield "scores", "Scores", panels(*scores)
     each = panels((figures.protocol_users(lines), "f-users", "Every user's TPR, from the worst to the best."))
-    users = {"sheet": replace(user_sheet(result), note=LOCKED), "worst": [_worst_sheet(one) for one in protocols]}
+    users = {"sheet": user_sheet(result), "worst": [_worst_sheet(one) for one in protocols]}
     yield "users", "Users", {**users, "looks": looks, "legend": legend, "panels": each}

@@ -10,18 +10,13 @@ from typing import Any
 from selfsame.errors import SelfsameError
 from selfsame.files import read_json
 from selfsame.report import figures
-from selfsame.report.evaluation import FEW, FORMAT, interval
+from selfsame.report.evaluation import FEW, FORMAT, with_interval
 from selfsame.report.figures import Plain
 from selfsame.report.page import page, panels
 from selfsame.report.style import Look, numbered_looks, style
 from selfsame.report.table import Sheet
 
 _MOST = 512 * 2**20  # bytes of an evaluation; ten thousand users take some two million
-NOTE = (
-    "EER, and TPR at a false accept rate, in per cent. In brackets: where 95 % of the figures lie when the people are "
-    "drawn again; the intervals say nothing of another training run. too few: the impostor trials do not support that "
-    "rate. –: not measured."
-)
 
 
 def read_evaluation(place: Path) -> Plain:
@@ -97,7 +92,7 @@ def _protocol(result: Plain, name: str) -> Plain | None:
 
 def _cell(protocol: Plain | None, key: str) -> str:
     figure = None if protocol is None else protocol["eer"] if key == "eer" else protocol["tpr_at_fpr"].get(key)
-    return "–" if figure is None else interval(figure, 2 if key == "eer" else 1)
+    return "–" if figure is None else with_interval(figure, 2 if key == "eer" else 1)
 
 
 def lines_of(results: Sequence[Plain], name: str) -> list[tuple[Plain, Look]]:
@@ -108,7 +103,7 @@ def lines_of(results: Sequence[Plain], name: str) -> list[tuple[Plain, Look]]:
     return [(protocol, look) for protocol, look in found if protocol is not None]
 
 
-def drawn(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> bytes:
+def drawn_roc(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> bytes:
     """The ROC of these protocols (none: of all) as a file for this path, whose ending says what kind."""
     known = protocol_names(results)
     unknown = [name for name in wanted if name not in known]
@@ -135,7 +130,7 @@ def evaluations_page(results: Sequence[Plain]) -> str:
     curves = ((figures.protocol_roc(lines_of(results, name)), f"f-roc-{n}", name) for n, name in enumerate(names))
     legend = [(result["title"], look) for result, look in zip(results, looks, strict=True)]
     sections = [
-        ("results", "Results", {"sheets": [eer_sheet(results), *said], "looks": looks, "note": NOTE}),
+        ("results", "Results", {"sheets": [eer_sheet(results), *said], "looks": looks}),
         ("curves", "Telling people apart", {"legend": legend, "panels": panels(*curves)}),
     ]
     return page("evaluations", "Evaluations side by side", {"runs": len(results), "protocols": len(names)}, sections)

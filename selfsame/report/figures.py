@@ -47,14 +47,13 @@ def curves(views: Sequence[RunView], key: str, label: str, scale: float = 1.0) -
         log_axis(ax, "y")
     if scale == 100:  # a rate
         ax.set_ylim(top=min(100, ax.get_ylim()[1]))
-    ax.set_xlabel("Round")
-    ax.set_ylabel(label)
+    ax.set(xlabel="Round", ylabel=label)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
 @styled
-def roc(views: Sequence[RunView], which: str = "unseen", log: bool = False) -> Figure | None:
+def run_roc(views: Sequence[RunView], which: str = "unseen", log: bool = False) -> Figure | None:
     """True accept rate against false accept rate; ``log`` shows the left end, where a device operates."""
     lines = []
     for view, look in zip(views, looks(views)):
@@ -83,10 +82,8 @@ def draw_roc(ax: Axes, lines: Sequence[Line], log: bool = True) -> None:
         ax.plot(100 * across, 100 * up, lw=1.7, **look.line)
     if log:
         log_axis(ax, "x", [100 * 10.0**k for k in range(-4, 1) if 10.0**k >= left * 0.999])
-    ax.set_xlim(100 * left, 100)
-    ax.set_ylim(0, 102)
-    ax.set_xlabel("False accept rate (%)" + (", log scale" if log else ""))
-    ax.set_ylabel("True accept rate (%)")
+    across_label = "False accept rate (%)" + (", log scale" if log else "")
+    ax.set(xlim=(100 * left, 100), ylim=(0, 102), xlabel=across_label, ylabel="True accept rate (%)")
 
 
 def _smallest(lines: Sequence[Line]) -> float:
@@ -95,10 +92,8 @@ def _smallest(lines: Sequence[Line]) -> float:
 
 
 @styled
-def protocol_roc(protocols: Sequence[tuple[Plain, Look]]) -> Figure | None:
+def protocol_roc(protocols: Sequence[tuple[Plain, Look]]) -> Figure:
     """The ROC of evaluated protocols."""
-    if not protocols:
-        return None
     figure, ax = panel(4.7, 3.4)
     draw_roc(ax, [(*points(protocol), look) for protocol, look in protocols])
     return figure
@@ -161,10 +156,8 @@ def leakage(views: Sequence[RunView]) -> Figure | None:
             ax.plot(hollow, y, look.marker, ms=10, mfc="none", mec=look.colour, mew=1.5, clip_on=False)
     low, high = min(spot[0] for spot in spots), max(spot[0] for spot in spots)
     room = max(10.0, 0.25 * (high - low)) / 2
-    ax.set_xlim(-4, 104)
-    ax.set_ylim(max(-3.0, low - room), min(100.0, high + room))
-    ax.set_xlabel("Class vectors an attacker identifies or recovers (%)")
-    ax.set_ylabel("P@1 (%), training classes")
+    ax.set(xlim=(-4, 104), ylim=(max(-3.0, low - room), min(100.0, high + room)))
+    ax.set(xlabel="Class vectors an attacker identifies or recovers (%)", ylabel="P@1 (%), training classes")
     _label(ax, [(y, [x for x in (hollow, filled) if x is not None], title) for y, hollow, filled, _, title in spots])
     return figure
 
@@ -224,12 +217,9 @@ def space(picture: Picture) -> Figure | None:
             ax.plot([a[0], b[0]], [a[1], b[1]], color=THEME["muted"][0], lw=0.9, dashes=(3, 2), zorder=3)
         ax.plot(proxy[:, 0], proxy[:, 1], "s", color=THEME["proxy"][0], ms=8, **edge)
     ax.plot(truth[:, 0], truth[:, 1], "o", color=THEME["truth"][0], ms=5.5, **edge)
-    ax.set_xticks([])
-    ax.set_yticks([])
     ax.grid(False)
-    axis = "Principal component" if picture.how == "pca" else "t-SNE axis"
-    ax.set_xlabel(f"{axis} 1 (no unit)")
-    ax.set_ylabel(f"{axis} 2 (no unit)")
+    axis = "Principal component {} (no unit)"
+    ax.set(xticks=[], yticks=[], xlabel=axis.format(1), ylabel=axis.format(2))
     return figure
 
 
@@ -249,10 +239,7 @@ def protocol_det(protocols: Sequence[tuple[Plain, Look]]) -> Figure | None:
     names = [f"{100 * rate:g}" for rate in _RATES]
     ax.set_xticks(ticks, names)
     ax.set_yticks(ticks, names)
-    ax.set_xlim(low, high)
-    ax.set_ylim(low, high)
-    ax.set_xlabel("False accept rate (%)")
-    ax.set_ylabel("False reject rate (%)")
+    ax.set(xlim=(low, high), ylim=(low, high), xlabel="False accept rate (%)", ylabel="False reject rate (%)")
     return figure
 
 
@@ -267,16 +254,13 @@ def protocol_scores(protocol: Plain) -> Figure:
         ax.stairs(100 * count / max(1.0, count.sum()), edges, fill=True, color=colour, alpha=0.35, lw=0)
         ax.stairs(100 * count / max(1.0, count.sum()), edges, color=colour, lw=1.3)
     ax.axvline(protocol["eer"]["threshold"], color=THEME["muted"][0], lw=1.0, dashes=(3, 2))
-    ax.set_xlabel("Score (larger is closer)")
-    ax.set_ylabel("Trials (%)")
+    ax.set(xlabel="Score (larger is closer)", ylabel="Trials (%)")
     return figure
 
 
 @styled
-def protocol_users(protocols: Sequence[tuple[Plain, Look]]) -> Figure | None:
+def protocol_users(protocols: Sequence[tuple[Plain, Look]]) -> Figure:
     """The TPR of every listed user in ascending order, on a common axis from the worst to the best."""
-    if not protocols:
-        return None
     figure, ax = panel(6.0, 3.0)
     ax.axhline(50, color=THEME["muted"][0], lw=0.8, dashes=(2, 2))
     for protocol, look in protocols:
@@ -284,10 +268,7 @@ def protocol_users(protocols: Sequence[tuple[Plain, Look]]) -> Figure | None:
         share = 100 * (np.arange(len(tpr)) + 0.5) / max(1, protocol["users"]["number"])
         dot = look.marker if len(tpr) <= 30 else None
         ax.plot(share, tpr, marker=dot, ms=3.5, lw=1.5, **look.line)
-    ax.set_xlim(0, 100)
-    ax.set_ylim(-2, 102)
-    ax.set_xlabel("Users, worst first (%)")
-    ax.set_ylabel("TPR (%)")
+    ax.set(xlim=(0, 100), ylim=(-2, 102), xlabel="Users, worst first (%)", ylabel="TPR (%)")
     return figure
 
 
@@ -295,20 +276,14 @@ def project(
     emb: np.ndarray,
     truth: np.ndarray,
     proxy: np.ndarray | None = None,
-    how: str = "pca",
     *,
     label: Sequence[int] | np.ndarray | None = None,
     unseen: Sequence[bool] | np.ndarray | None = None,
-    most: int = 1500,
-    seed: int = 0,
 ) -> Picture:
-    """Samples (S, D), prototypes (R, D) and proxies (R, D) in two dimensions.
+    """Samples (S, D), prototypes (R, D) and proxies (R, D) by the principal components of the samples.
 
-    PCA is fitted to the samples; t-SNE compares all of them by cosine. At most ``most`` samples are kept, the same ones
-    for the same seed, and rows that are not finite are left out.
+    Rows that are not finite are left out.
     """
-    if how not in ("pca", "tsne"):
-        raise SelfsameError(f"picture: how is 'pca' or 'tsne', got {how!r}")
     emb, truth = np.asarray(emb, float), np.asarray(truth, float)
     proxy = None if proxy is None else np.asarray(proxy, float)
     label = np.zeros(len(emb), int) if label is None else np.asarray(label)
@@ -319,21 +294,16 @@ def project(
     if len(label) != len(emb) or len(unseen) != len(emb):
         raise SelfsameError(f"picture: {len(emb)} samples, but {len(label)} labels and {len(unseen)} unseen flags")
 
-    kept = np.flatnonzero(np.isfinite(emb).all(1))
-    if len(kept) > most:
-        kept = np.sort(np.random.default_rng(seed).choice(kept, most, replace=False))
+    kept = np.isfinite(emb).all(1)
     whole = np.isfinite(truth).all(1) & (True if proxy is None else np.isfinite(proxy).all(1))
     parts = [emb[kept], truth[whole], *([] if proxy is None else [proxy[whole]])]
-    if how == "tsne" and sum(map(len, parts)) < 5:
-        how = "pca"
-    flat = _pca(parts) if how == "pca" else _tsne(parts, seed)
+    flat = _pca(parts)
     return Picture(
-        emb=_points(flat[0]),
+        emb=_rounded(flat[0]),
         label=[int(c) for c in label[kept]],
         unseen=[bool(u) for u in unseen[kept]],
-        truth=_points(flat[1]),
-        proxy=None if proxy is None else _points(flat[2]),
-        how=how,
+        truth=_rounded(flat[1]),
+        proxy=None if proxy is None else _rounded(flat[2]),
     )
 
 
@@ -348,15 +318,5 @@ def _pca(parts: list[np.ndarray]) -> list[np.ndarray]:
     return [(part - mean) @ axes.T for part in parts]
 
 
-def _tsne(parts: list[np.ndarray], seed: int) -> list[np.ndarray]:
-    from sklearn.manifold import TSNE
-
-    rows = np.vstack(parts)
-    flat = TSNE(
-        metric="cosine", perplexity=min(30.0, (len(rows) - 1) / 3), init="pca", random_state=seed
-    ).fit_transform(rows)
-    return np.split(flat, np.cumsum([len(part) for part in parts])[:-1])
-
-
-def _points(rows: np.ndarray) -> list[Point]:
+def _rounded(rows: np.ndarray) -> list[Point]:
     return [(round(float(x), 5), round(float(y), 5)) for x, y in rows]

@@ -9,7 +9,7 @@ from typing import Any
 
 from selfsame.files import write
 from selfsame.report import figures
-from selfsame.report.page import page, panels
+from selfsame.report.page import Panel, page, panels
 from selfsame.report.style import looks
 from selfsame.report.table import results_sheet
 from selfsame.report.view import RunView
@@ -129,9 +129,9 @@ def _training(views: Sequence[RunView]) -> dict[str, Any]:
 def _roc(views: Sequence[RunView]) -> dict[str, Any]:
     low = "The same at low false accept rates, where a lock works."
     drawn = panels(
-        (figures.roc(views, "unseen"), "f-unseen", "Classes never seen in training. Dashed grey: chance."),
-        (figures.roc(views, "unseen", log=True), "f-unseen-log", low),
-        (figures.roc(views, "seen"), "f-seen", "Classes seen in training."),
+        (figures.run_roc(views, "unseen"), "f-unseen", "Classes never seen in training. Dashed grey: chance."),
+        (figures.run_roc(views, "unseen", log=True), "f-unseen-log", low),
+        (figures.run_roc(views, "seen"), "f-seen", "Classes seen in training."),
     )
     return {"panels": drawn, "legend": _legend(views), "missing": "No ROC curve was recorded."}
 
@@ -140,12 +140,9 @@ def _legend(views: Sequence[RunView]) -> list[tuple[str, Any]]:
     return [(view.title, look) for view, look in zip(views, looks(views))]
 
 
-def _space(views: Sequence[RunView]) -> dict[str, Any] | None:
+def _space(views: Sequence[RunView]) -> list[Panel]:
     pictures = [(number, view.picture, view.title) for number, view in enumerate(views) if view.picture is not None]
-    drawn = panels(*((figures.space(picture), f"f-space-{number}", title) for number, picture, title in pictures))
-    hows = {picture.how for _, picture, _ in pictures}
-    how = "t-SNE by cosine" if hows == {"tsne"} else "PCA" if hows == {"pca"} else "PCA or t-SNE"
-    return {"panels": drawn, "how": how} if drawn else None
+    return panels(*((figures.space(picture), f"f-space-{number}", title) for number, picture, title in pictures))
 
 
 def _facts(views: Sequence[RunView]) -> list[tuple[str, list[str]]]:

@@ -189,31 +189,19 @@ def svg(figure: Figure, name: str, what: str) -> str:
         root.remove(child)
     theme = {light: f"var(--{css}, {light})" for css, (light, _) in THEME.items()}
     colour = re.compile("|".join(theme))
-    linked = set(re.findall(rb"#([A-Za-z][\w.-]*)[\")]", buffer.getvalue()))
     for element in root.iter():
-        _retouch(element, name, linked, lambda value: colour.sub(lambda hit: theme[hit[0]], value))
+        element.tag = element.tag.rpartition("}")[2]
+        for key in list(element.attrib):
+            value, short = element.attrib.pop(key), key.rpartition("}")[2]
+            if short == "id":
+                value = f"{name}-{value}"
+            elif short == "href" or value.startswith("url(#"):
+                value = value.replace("#", f"#{name}-", 1)
+            elif short in ("style", "fill", "stroke"):
+                value = colour.sub(lambda hit: theme[hit[0]], value)
+            element.set(short, value)
     del root.attrib["width"], root.attrib["height"]
     root.set("xmlns", "http://www.w3.org/2000/svg")
     root.set("role", "img")
     root.set("aria-label", clean(what))
     return ET.tostring(root, encoding="unicode")
-
-
-def _retouch(element: ET.Element, name: str, linked: set[bytes], themed: Callable[[str], str]) -> None:
-    element.tag = element.tag.rpartition("}")[2]
-    for key, value in list(element.attrib.items()):
-        if "}" in key:
-            del element.attrib[key]
-            key = key.rpartition("}")[2]
-            element.set(key, value)
-        if key == "id":
-            if value.encode() in linked:
-                element.set(key, f"{name}-{value}")
-            else:
-                del element.attrib[key]
-        elif key == "href" and value.startswith("#"):
-            element.set(key, f"#{name}-{value[1:]}")
-        elif value.startswith("url(#"):
-            element.set(key, f"url(#{name}-{value[5:]}")
-        elif key in ("style", "fill", "stroke"):
-            element.set(key, themed(value))

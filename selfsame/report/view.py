@@ -24,7 +24,6 @@ class Picture:
     unseen: list[bool]
     truth: list[Point]
     proxy: list[Point] | None = None
-    how: str = "pca"
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,15 @@ class RunView:
         rest = dict(data)
         rest["roc"] = {name: (list(fpr), list(tpr)) for name, (fpr, tpr) in rest.get("roc", {}).items()}
         rest["seconds"] = math.nan if rest.get("seconds") is None else rest["seconds"]
-        picture = rest.get("picture")
-        if picture is not None:
-            points = {key: [tuple(p) for p in picture[key]] for key in ("emb", "truth")}
-            proxy = None if picture.get("proxy") is None else [tuple(p) for p in picture["proxy"]]
-            rest["picture"] = Picture(**{**picture, **points, "proxy": proxy})
+        if (found := rest.get("picture")) is not None:
+            emb, truth, proxy = (_points(found[key] or ()) for key in ("emb", "truth", "proxy"))
+            none = found["proxy"] is None
+            rest["picture"] = Picture(emb, found["label"], found["unseen"], truth, None if none else proxy)
         return cls(**rest)
+
+
+def _points(rows: Sequence[Sequence[float]]) -> list[Point]:
+    return [(x, y) for x, y in rows]
 
 
 def _sight(who: str) -> str:

@@ -13,7 +13,7 @@ from selfsame.cli import app
 from selfsame.errors import SelfsameError
 from selfsame.report.evaluation import FORMAT
 from selfsame.report.evaluations import (
-    drawn,
+    drawn_roc,
     eer_sheet,
     evaluations_page,
     lines_of,
@@ -94,15 +94,15 @@ def test_the_page_holds_everything_and_escapes_titles(three):
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_figures_as_files(tmp_path, three, kind):
     file = tmp_path / f"roc.{kind}"
-    first = drawn(three, file, ["trial list"])
-    assert drawn(three, file, ["trial list"]) == first  # no date in it
-    assert len(drawn(three, file, [])) > len(first)
+    first = drawn_roc(three, file, ["trial list"])
+    assert drawn_roc(three, file, ["trial list"]) == first  # no date in it
+    assert len(drawn_roc(three, file, [])) > len(first)
     if kind == "svg":
         assert ET.fromstring(first).tag.endswith("svg")
     with pytest.raises(SelfsameError, match="no protocol 'pairs'; there are: test samples"):
-        drawn(three, file, ["pairs"])
+        drawn_roc(three, file, ["pairs"])
     with pytest.raises(SelfsameError, match=r"a figure is \.svg, \.png or \.pdf"):
-        drawn(three, tmp_path / "roc.txt", [])
+        drawn_roc(three, tmp_path / "roc.txt", [])
 
 
 def test_the_command(tmp_path, three):
