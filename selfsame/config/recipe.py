@@ -300,20 +300,18 @@ def bare_options(settings: Iterable[str] | None) -> dict[str, Any]:
 
 def apply_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """Lay key=value settings over nested tables; a key without a part goes to the method (alpha=0.1)."""
-    out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tables.items()}
+    out = merged(tables)
     for setting in settings:
         path, value = parse_setting(setting)
-        if len(path) == 1 and path[0] != "title":
-            path = ["method", path[0]]
-        if len(path) > 2 or (len(path) == 2 and path[0] not in PARTS):
-            raise SelfsameError(f"--set {setting}: unknown part {path[0]!r}{nearest(path[0], PARTS)}")
-        if len(path) == 1:
-            out[path[0]] = value
-        else:
-            part = out.setdefault(path[0], {})
-            if not isinstance(part, dict):
-                raise SelfsameError(f"[{path[0]}]: expected a table, got {part!r}")
-            part[path[1]] = value
+        if path == ["title"]:
+            out["title"] = value
+            continue
+        part = path[0] if len(path) > 1 else "method"
+        if len(path) > 2 or part not in PARTS:
+            raise SelfsameError(f"--set {setting}: unknown part {part!r}{nearest(part, PARTS)}")
+        if not isinstance(out.setdefault(part, {}), dict):
+            raise SelfsameError(f"[{part}]: expected a table, got {out[part]!r}")
+        out[part][path[-1]] = value
     return out
 
 
