@@ -66,16 +66,13 @@ class Divergence(Hook):
     """A loss or a network that is not finite ends the run; its last checkpoint is from before."""
 
     def after(self, run: Run, done: Stretch) -> bool:
-        run.diverged = decided(run.problem, lambda: self._wrong(done) or not run.sound())
+        # The block went wrong as a whole: a loss that is not finite, or most clients refused.
+        wrong = not bool(torch.isfinite(done.losses).all()) or 2 * done.refused > int(done.plan.alive_TM.sum())
+        run.diverged = decided(run.problem, lambda: wrong or not run.sound())
         if run.diverged:
             rates = {"local_lr": run.recipe.local.lr, "server_lr": run.recipe.server.lr}
             run.warnings.append(Finding("diverged", {"first": done.plan.first, "round": run.state.round, **rates}))
         return not run.diverged
-
-    @staticmethod
-    def _wrong(done: Stretch) -> bool:
-        """Whether the block went wrong as a whole: a loss that is not finite, or most clients refused."""
-        return not bool(torch.isfinite(done.losses).all()) or 2 * done.refused > int(done.plan.alive_TM.sum())
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from selfsame.config.presets import preset
-from selfsame.config.recipe import from_mapping, merged
+from selfsame.config.presets import make_recipe
+from selfsame.config.recipe import merged
 from selfsame.data import Federation
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.plan import make_plan
@@ -87,8 +87,6 @@ def train(
     ``options`` are the method's hyper-parameters; ``settings`` are nested tables as in a recipe, e.g.
     ``{"run": {"rounds": 200}, "local": {"lr": 0.05}}``.
     """
-    tables = merged(
-        preset(method, data), settings or {}, {"method": {"name": method, **options}, "data": {"name": data}}
-    )
-    run = start(from_mapping(tables), None if out is None else Path(out), federation)
+    given = merged(settings or {}, {"method": {"name": method, **options}, "data": {"name": data}})
+    run = start(make_recipe(method, None, given), None if out is None else Path(out), federation)
     return carry_on(run, tick)
