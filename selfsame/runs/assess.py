@@ -18,9 +18,12 @@ from torch import Tensor
 
 from selfsame.data.federation import Samples
 from selfsame.data.sets.xc import MultiLabelled, Ragged
-from selfsame.device.thresholds import balanced
 from selfsame.engine.state import smaller_world
 from selfsame.errors import SelfsameError
+from selfsame.methods.base import World
+from selfsame.report.evaluation import FORMAT
+from selfsame.runs.run import Run
+from selfsame.streams import host_generator
 from selfsame.measure.bootstrap import LEAST_PEOPLE, interval, mean_replicates, replicates
 from selfsame.measure.looks import class_templates
 from selfsame.measure.protocols import (
@@ -52,11 +55,8 @@ from selfsame.measure.rates import (
     tpr_at_fpr,
 )
 from selfsame.measure.scores import eer, roc, trials
+from selfsame.device.thresholds import balanced
 from selfsame.measure.users import per_user
-from selfsame.methods.base import World
-from selfsame.report.evaluation import FORMAT
-from selfsame.runs.run import Run
-from selfsame.streams import host_generator
 
 FPRS = (1e-1, 1e-2, 1e-3, 1e-4)
 P_TARGETS = (0.01, 0.05)  # VoxCeleb's, with both costs 1
