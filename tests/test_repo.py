@@ -179,7 +179,7 @@ def test_no_module_is_imported_under_another_name():
 
 def test_the_reader_of_imports_reads(tmp_path):
     """It finds what stands in a function, and what is relative."""
-    assert "selfsame.runs.run.carry_on" in imports(PACKAGE / "commands" / "progress.py")
+    assert "selfsame.runs.loop.carry_on" in imports(PACKAGE / "commands" / "progress.py")
     assert "selfsame.methods.base" in imports(PACKAGE / "methods" / "fedhide.py")
 
 

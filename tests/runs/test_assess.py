@@ -10,15 +10,16 @@ import typer
 from typer.testing import CliRunner
 
 import selfsame.runs.assess as module
-from selfsame.config.recipe import from_mapping, merged
-from selfsame.runs.assess import assess
 from selfsame.commands.evaluate import evaluate
+from selfsame.config.presets import preset
+from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
-from selfsame.config.presets import preset
-from selfsame.report.evaluation import FEW, WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
-from selfsame.runs.run import Run, carry_on, open_run, start
 from selfsame.measure.scores import auroc, eer
+from selfsame.report.evaluation import FEW, WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
+from selfsame.runs.assess import assess
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import Run, open_run, start
 
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]
 
