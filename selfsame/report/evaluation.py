@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from selfsame.measure.rates import det, deviate
+from selfsame.measure.curves import det, deviate
 from selfsame.report import figures, html
 from selfsame.report.figures import DASHES, MARKERS, SERIES, THEME, Look
 from selfsame.report.view import percent

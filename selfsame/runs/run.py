@@ -18,7 +18,6 @@ from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import audit_updates, bias_updates
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
-from selfsame.data.sets.xc import MultiLabelled
 from selfsame.engine import checkpoint
 from selfsame.engine.ranks import shards
 from selfsame.engine.batches import steps_a_round
@@ -33,9 +32,8 @@ from selfsame.files import write
 from selfsame.methods.base import Fields, World
 from selfsame.config.presets import preset
 from selfsame.config.recipe import Recipe
-from selfsame.measure.looks import MOST_PAIRS, Evaluation, class_templates, evaluate, seen_figures
-from selfsame.measure.ranking import precision_at_k, score_blocks
-from selfsame.measure.scores import roc
+from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
+from selfsame.measure.trials import MOST_PAIRED
 
 _PLAN = 2048  # rounds planned at a time
 _LOOKS = 10  # evaluations of a run, and checkpoints
@@ -109,50 +107,18 @@ class Run:
         seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
-            seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
+            seen = Samples(seen.x[keep], seen.y[keep])
         if state.alone_NP is not None:
-            return self._evaluate_alone(truth, seen, world.classes, curves)
+            return evaluate_alone(method, self.embed, truth, world, seen, curves)
         templates = class_templates(method, truth, world)
         exposed = None if self.enrolled is not None else method.exposed(state.server, self._head())
-        same = exposed is not None and torch.equal(exposed, truth)
-        shared = None if exposed is None or same else class_templates(method, exposed, world)
-        found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
-        self._rank(found, templates, shared, seen, world)
-        if same and "p@1" in found.figures:
-            found.figures["p@1_shared"] = found.figures["p@1"]
-        return found
+        shared = None
+        if exposed is not None:
+            shared = templates if torch.equal(exposed, truth) else class_templates(method, exposed, world)
+        return evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
 
     def _head(self) -> Fields:
         return self.problem.model.head_views(self.state.theta_P)
-
-    def _rank(
-        self, found: Evaluation, template_CD: Tensor, shared_CD: Tensor | None, seen: Samples, world: World
-    ) -> None:
-        """P@1, 3 and 5 against all true labels, where samples have several."""
-        if not isinstance(seen, MultiLabelled) or world.classes < self.problem.world.classes:
-            return
-        emb = torch.cat([self.embed(part) for part in seen.x.split(256)])
-
-        def ranked(vector_CD: Tensor, ks: list[int]) -> dict[int, float]:
-            return precision_at_k(score_blocks(self.problem.method.score, emb, vector_CD), seen.labels, ks, seen.missed)
-
-        ks = [k for k in (1, 3, 5) if k <= world.classes]
-        found.figures.update({f"p@{k}": value for k, value in ranked(template_CD, ks).items()})
-        if shared_CD is not None:
-            found.figures["p@1_shared"] = ranked(shared_CD, [1])[1]
-
-    def _evaluate_alone(self, truth_ND: Tensor, test: Samples, classes: int, curves: bool) -> Evaluation:
-        """Every client judges by its own network; people it has never seen have no network, so no figure."""
-        problem = self.problem
-        class_N = problem.world.class_of_N[: len(truth_ND)].tolist()
-        score_SC = torch.full((len(test.x), classes), -torch.inf, dtype=problem.model.dtype)
-        for client, label in enumerate(class_N):
-            emb = torch.cat([self.embed(part, client) for part in test.x.split(1024)])
-            score = problem.method.score(emb, truth_ND[client : client + 1])[:, 0].cpu()
-            score_SC[:, label] = torch.maximum(score_SC[:, label], score)
-        figures, own, other = seen_figures([score_SC], test.y.cpu(), classes)
-        drawn = {"seen": roc(own, other)} if curves else {}
-        return Evaluation({**figures, "auroc": None, "eer": None}, drawn)
 
     def sound(self) -> bool:
         """Whether the state is finite and the network still gives finite scores, by a few samples."""
@@ -255,7 +221,7 @@ def _marks(problem: Problem) -> tuple[int, int]:
     local = recipe.local
     steps = steps_a_round(local, problem.longest)
     trained = 3 * recipe.run.rounds * cohort_size(recipe, federation.clients) * steps * local.batch
-    tested = len(federation.test.x) + min(len(federation.unseen.x), MOST_PAIRS)
+    tested = len(federation.test.x) + min(len(federation.unseen.x), MOST_PAIRED)
     looks = max(2, min(_LOOKS, int(_EVALUATION * trained / max(1, tested))))
     every = recipe.run.eval_every or max(1, -(-recipe.run.rounds // looks))
     return every, recipe.run.checkpoint_every or recipe.run.eval_every or tenth

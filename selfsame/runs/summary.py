@@ -20,8 +20,7 @@ from selfsame.config.recipe import Recipe, differences, from_mapping, read_toml,
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
 from selfsame.runs.run import Run
-from selfsame.measure.looks import pair_scores
-from selfsame.measure.scores import Roc, auroc, eer, thin
+from selfsame.measure.looks import pair_curve
 from selfsame.methods.wire import Sight
 
 _WHO = {
@@ -48,10 +47,6 @@ def left_the_device(run: Run) -> list[str]:
 
 def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
     """Everything a table or a report needs of this run."""
-    drawn = {}
-    for name, (fpr, tpr) in run.curves.items():
-        few = thin(Roc(np.array(fpr), np.array(tpr), np.zeros(len(fpr))))
-        drawn[name] = (few.fpr.tolist(), few.tpr.tolist())
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
@@ -77,7 +72,7 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         left=left_the_device(run),
         wire=wire_rows(run),
         seconds=run.seconds,
-        roc=drawn,
+        roc=run.curves,
         picture=_picture(run, how)
         if picture and run.history and not any("diverged" in w for w in run.warnings)
         else None,
@@ -90,9 +85,8 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
 def _raw(run: Run) -> str:
     """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
     federation = run.problem.federation
-    genuine, impostor = pair_scores(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
-    rate = eer(genuine, impostor)[0]
-    return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
+    found = pair_curve(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
+    return f"raw unseen samples by cosine: AUROC {100 * found.area:.1f} %, EER {100 * found.eer:.1f} %"
 
 
 def _picture(run: Run, how: str) -> Picture | None:

@@ -414,7 +414,7 @@ def test_bad_rates_are_refused(bad):
 
 def test_a_device_needs_numpy_alone():
     code = (
-        "import sys, selfsame.device.thresholds, selfsame.measure.normalise, selfsame.device.promise;"
+        "import sys, selfsame.device.thresholds, selfsame.device.promise;"
         "print([m for m in ('torch', 'scipy', 'sklearn', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

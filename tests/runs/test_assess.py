@@ -9,16 +9,16 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-import selfsame.runs.assess as module
-from selfsame.config.recipe import from_mapping, merged
-from selfsame.runs.assess import assess
 from selfsame.commands.evaluate import evaluate
+from selfsame.config.presets import preset
+from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
-from selfsame.config.presets import preset
+from selfsame.measure import protocols as module
+from selfsame.measure.curves import auroc, eer
 from selfsame.report.evaluation import FEW, WIDE, protocol_tables, remarks, render, user_table
+from selfsame.runs.assess import assess
 from selfsame.runs.run import Run, carry_on, open_run, start
-from selfsame.measure.scores import auroc, eer
 
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]
 
