@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from selfsame.errors import SelfsameError
-from selfsame.measure.rates import det, deviate
+from selfsame.measure.curves import det, deviate
 from selfsame.report.style import THEME, Look, clean, log_axis, looks, numbered_looks, panel, styled
 from selfsame.report.view import Picture, Point, RunView, series
 

@@ -14,7 +14,6 @@ from selfsame.audit.updates import audit_updates, bias_updates
 from selfsame.config.recipe import Recipe, from_mapping, name_of, read_toml, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
-from selfsame.data.sets.xc import MultiLabelled
 from selfsame.engine import checkpoint
 from selfsame.engine.machine import facts
 from selfsame.engine.ranks.group import ALONE, Ranks
@@ -22,10 +21,8 @@ from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
-from selfsame.measure.looks import Evaluation, class_templates, evaluate, seen_figures
-from selfsame.measure.ranking import precision_at_k, score_blocks
-from selfsame.measure.scores import roc
-from selfsame.methods.base import Fields, World
+from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
+from selfsame.methods.base import Fields
 from selfsame.runs.together import as_first
 
 _ENROLLED = 64  # samples of a client that make a template, at most
@@ -106,50 +103,18 @@ class Run:
         seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
-            seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
+            seen = Samples(seen.x[keep], seen.y[keep])
         if state.alone_NP is not None:
-            return self._evaluate_alone(truth, seen, world.classes, curves)
+            return evaluate_alone(method, self.embed, truth, world, seen, curves)
         templates = class_templates(method, truth, world)
         exposed = None if self.enrolled is not None else method.exposed(state.server, self._head())
-        same = exposed is not None and torch.equal(exposed, truth)
-        shared = None if exposed is None or same else class_templates(method, exposed, world)
-        found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
-        self._rank(found, templates, shared, seen, world)
-        if same and "p@1" in found.figures:
-            found.figures["p@1_shared"] = found.figures["p@1"]
-        return found
+        shared = None
+        if exposed is not None:
+            shared = templates if torch.equal(exposed, truth) else class_templates(method, exposed, world)
+        return evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
 
     def _head(self) -> Fields:
         return self.problem.model.head_views(self.state.theta_P)
-
-    def _rank(
-        self, found: Evaluation, template_CD: Tensor, shared_CD: Tensor | None, seen: Samples, world: World
-    ) -> None:
-        """P@1, 3 and 5 against all true labels, where samples have several."""
-        if not isinstance(seen, MultiLabelled) or world.classes < self.problem.world.classes:
-            return
-        emb = torch.cat([self.embed(part) for part in seen.x.split(256)])
-
-        def ranked(vector_CD: Tensor, ks: list[int]) -> dict[int, float]:
-            return precision_at_k(score_blocks(self.problem.method.score, emb, vector_CD), seen.labels, ks, seen.missed)
-
-        ks = [k for k in (1, 3, 5) if k <= world.classes]
-        found.figures.update({f"p@{k}": value for k, value in ranked(template_CD, ks).items()})
-        if shared_CD is not None:
-            found.figures["p@1_shared"] = ranked(shared_CD, [1])[1]
-
-    def _evaluate_alone(self, truth_ND: Tensor, test: Samples, classes: int, curves: bool) -> Evaluation:
-        """Every client judges by its own network; people it has never seen have no network, so no figure."""
-        problem = self.problem
-        class_N = problem.world.class_of_N[: len(truth_ND)].tolist()
-        score_SC = torch.full((len(test.x), classes), -torch.inf, dtype=problem.model.dtype)
-        for client, label in enumerate(class_N):
-            emb = torch.cat([self.embed(part, client) for part in test.x.split(1024)])
-            score = problem.method.score(emb, truth_ND[client : client + 1])[:, 0].cpu()
-            score_SC[:, label] = torch.maximum(score_SC[:, label], score)
-        figures, own, other = seen_figures([score_SC], test.y.cpu(), classes)
-        drawn = {"seen": roc(own, other)} if curves else {}
-        return Evaluation({**figures, "auroc": None, "eer": None}, drawn)
 
     def sound(self) -> bool:
         """Whether the state is finite and the network still gives finite scores, by a few samples."""

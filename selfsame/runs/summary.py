@@ -11,8 +11,7 @@ from selfsame.config.recipe import to_toml
 from selfsame.engine.joint import privacy_spent
 from selfsame.errors import SelfsameError
 from selfsame.files import parse_json, read_text, write_json
-from selfsame.measure.looks import pair_scores
-from selfsame.measure.scores import Roc, auroc, eer, thin
+from selfsame.measure.looks import pair_curve
 from selfsame.methods.fedhide import FedGN
 from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
 from selfsame.methods.wire import Wire
@@ -33,10 +32,6 @@ def wire_rows(wire: Wire) -> list[tuple[str, str, str, str]]:
 def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
     rows = wire_rows(run.problem.method.wire)
-    drawn = {}
-    for name, (fpr, tpr) in run.curves.items():
-        few = thin(Roc(np.array(fpr), np.array(tpr), np.zeros(len(fpr))))
-        drawn[name] = (few.fpr.tolist(), few.tpr.tolist())
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
@@ -62,7 +57,7 @@ def view(run: Run) -> RunView:
         left=[(name, sight) for name, way, sight, _ in rows if way == "up"],
         wire=rows,
         seconds=run.seconds,
-        roc=drawn,
+        roc=run.curves,
         picture=_picture(run) if run.history and not run.diverged else None,
         warnings=[finding.plain() for finding in run.warnings],
         recipe=to_toml(run.recipe),
@@ -73,9 +68,8 @@ def view(run: Run) -> RunView:
 def _raw(run: Run) -> str:
     """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
     federation = run.problem.federation
-    genuine, impostor = pair_scores(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
-    rate = eer(genuine, impostor)[0]
-    return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
+    found = pair_curve(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
+    return f"raw unseen samples by cosine: AUROC {100 * found.area:.1f} %, EER {100 * found.eer:.1f} %"
 
 
 def _picture(run: Run) -> Picture | None:

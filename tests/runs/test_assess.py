@@ -9,13 +9,13 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-import selfsame.runs.assess as module
 from selfsame.commands.evaluate import evaluate
 from selfsame.config.presets import preset
 from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
-from selfsame.measure.scores import auroc, eer
+from selfsame.measure import protocols as module
+from selfsame.measure.curves import auroc, eer
 from selfsame.report.evaluation import FEW, WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
 from selfsame.runs.assess import assess
 from selfsame.runs.loop import carry_on
