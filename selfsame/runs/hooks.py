@@ -13,7 +13,7 @@ from selfsame.engine.batches import steps_a_round
 from selfsame.engine.plan import Plan, cohort_size
 from selfsame.engine.state import Problem
 from selfsame.files import Record
-from selfsame.measure.looks import MOST_PAIRS
+from selfsame.measure.trials import MOST_PAIRED
 from selfsame.runs.run import Finding, Run
 from selfsame.runs.together import decided, let_others_in
 
@@ -143,7 +143,7 @@ def marks(problem: Problem) -> tuple[int, int]:
     local = recipe.local
     steps = steps_a_round(local, problem.longest)
     trained = 3 * recipe.run.rounds * cohort_size(recipe, federation.clients) * steps * local.batch
-    tested = len(federation.test.x) + min(len(federation.unseen.x), MOST_PAIRS)
+    tested = len(federation.test.x) + min(len(federation.unseen.x), MOST_PAIRED)
     looks = max(2, min(_LOOKS, int(_EVALUATION * trained / max(1, tested))))
     every = recipe.run.eval_every or max(1, -(-recipe.run.rounds // looks))
     return every, recipe.run.checkpoint_every or recipe.run.eval_every or tenth
