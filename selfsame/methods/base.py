@@ -10,7 +10,7 @@ Shapes: M clients at work, N clients in all, C classes, R table rows, B samples 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from selfsame.errors import SelfsameError
 from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
@@ -51,6 +52,40 @@ class Cohort:
 
 
 @dataclass(frozen=True)
+class Scene:
+    """What an attacker works with: a federation as it stands, and up to some hundred of its clients to attack.
+
+    Private fields are there because the reports that the attacker reads are made from them, and no other use is fair.
+    """
+
+    own: Fields
+    server: Fields
+    truth_RD: Tensor
+    exposed_RD: Tensor | None
+    world: World
+    client_M: Tensor
+    stream_M: Stream
+    reports: int  # that an attacker who averages reads of each client
+    updates: Callable[[Tensor], Tensor] | None = None  # how single clients move the bias of the last layer: (M, D)
+
+    def report(self, method: LocalLoss, number: int) -> Fields:
+        """What the clients would report now, beside the network; one independent draw for every `number`."""
+        class_M = self.world.class_of_N[self.client_M]
+        who = Cohort(self.client_M, class_M, torch.ones_like(self.client_M, dtype=torch.bool))
+        empty_MBD = self.truth_RD.new_empty(len(self.client_M), 0, self.truth_RD.shape[1])
+        sent, mine = method.send(self.server, who), pick(self.own, self.client_M)
+        return method.report(mine, sent, who, empty_MBD, empty_MBD[..., 0], self.stream_M.fold(number))[1]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an attacker takes for the true vectors of the clients of a scene, and how they were found, in a sentence."""
+
+    vector_MD: Tensor
+    how: str
+
+
+@dataclass(frozen=True)
 class LocalLoss(ABC):
     """A method whose loss is computed on the device. Subclasses override what they need."""
 
@@ -62,6 +97,11 @@ class LocalLoss(ABC):
     federated: ClassVar[bool] = True
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
 
+    def require(self, holds: bool, rule: str, got: object) -> None:
+        """Raise `SelfsameError` with the rule that a hyper-parameter or a federation breaks."""
+        if not holds:
+            raise SelfsameError(f"{self.name}: {rule}, got {got!r}")
+
     def check(self, world: World) -> None:
         """Raise `SelfsameError` where these hyper-parameters cannot work on this federation."""
         return None
@@ -69,6 +109,11 @@ class LocalLoss(ABC):
     def width(self, asked: int) -> int:
         """The embedding width the network must have, given the width asked for."""
         return asked
+
+    @property
+    def seeded(self) -> bool:
+        """Whether secrets are drawn from the run's seed, which the server knows: for simulations alone."""
+        return False
 
     @property
     def needs_final_embedding(self) -> bool:
@@ -90,6 +135,14 @@ class LocalLoss(ABC):
     def send(self, server: Fields, who: Cohort) -> Fields:
         """What the server sends to each client beside the network: per-client rows (M, ...) or whole tables."""
         return {}
+
+    def packed(self, sent: Fields) -> Fields:
+        """The same message without what its clients do not read: for the wire, not for a captured graph."""
+        return sent
+
+    def down_rows(self) -> frozenset[str]:
+        """Fields sent down whose number of rows a device cannot know beforehand, because `packed` leaves some out."""
+        return frozenset()
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The working fields of the round, given the first batch embedded by the network as received."""
@@ -119,6 +172,18 @@ class LocalLoss(ABC):
         """What somebody other than the owner sees in place of each row of `truth`, or None if nothing."""
         return None
 
+    def taken(self, server: Fields) -> Tensor | None:
+        """In how many rounds each client's data were used, shape (N,), where the method counts them."""
+        return None
+
+    def attack(self, scene: Scene) -> Recovered | None:
+        """What somebody recovers who knows the method and reads what it shares; None: no more than `exposed`."""
+        return None
+
+    def facts(self, world: World) -> Mapping[str, float]:
+        """What a run's report says of the method beside its figures; a name that ends in ", log10" tells a power."""
+        return {}
+
     @property
     def by_angle(self) -> bool:
         """Whether vectors are compared by their directions alone."""
@@ -129,17 +194,27 @@ class LocalLoss(ABC):
         return unit(x) if self.by_angle else x
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """How well each sample fits each template, larger is closer: shape (S, T). Cosine unless overridden."""
-        return unit(emb_SD) @ unit(template_TD).T
+        """How well each sample fits each template, larger is closer: shape (S, T)."""
+        return cosine(emb_SD, template_TD) if self.by_angle else minus_distance(self.place(emb_SD), template_TD)
 
     def template(self, emb_SD: Tensor) -> Tensor:
         """The vector that stands for a person, from embeddings of their samples: shape (D,)."""
-        return unit(emb_SD).mean(0)
+        return self.place(emb_SD).mean(0)
 
 
 def unit(x: Tensor) -> Tensor:
     """x scaled to length one along its last axis; a zero vector stays zero."""
     return F.normalize(x, dim=-1, eps=1e-12)
+
+
+def cosine(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+    """The cosine of every sample to every template: shape (S, T)."""
+    return unit(emb_SD) @ unit(template_TD).T
+
+
+def minus_distance(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+    """Minus the Euclidean distance of every sample to every template: shape (S, T)."""
+    return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def products(a_MD: Tensor, b_ND: Tensor) -> Tensor:
@@ -186,3 +261,27 @@ def sum_by_class(value_M: Tensor, who: Cohort) -> Tensor:
 def pick(fields: Mapping[str, Tensor], row_M: Tensor) -> Fields:
     """The rows of some clients from tables over all clients."""
     return {name: table[row_M] for name, table in fields.items()}
+
+
+def averaged(reports_TRD: Tensor, directions: bool = True) -> Tensor:
+    """The mean of T reports whose noise was drawn independently, as `directions` (unit vectors) or as it is.
+
+    With FedGN (5) the cosine to the prototype grows with T as 1 / sqrt(1 + sigma^2 D / T), while the prototype stands.
+    """
+    if reports_TRD.dim() != 3 or not len(reports_TRD):
+        raise SelfsameError(f"recovery: expected reports of shape (T, R, D), got {tuple(reports_TRD.shape)}")
+    mean_RD = reports_TRD.double().mean(0)
+    return unit(mean_RD) if directions else mean_RD
+
+
+def each_row(stream: Stream, rows: int) -> Stream:
+    """A stream for every row of a table, each the same however many there are; `stream` has one row."""
+    return Stream(stream.key_M.expand(rows)).fold(torch.arange(rows, device=stream.key_M.device))
+
+
+def normal_rows(stream: Stream, dim: int, block: int = 65536) -> Tensor:
+    """Standard normal rows, one per row of the stream, in blocks: a draw takes several times its result's memory."""
+    table_RD = torch.empty(len(stream.key_M), dim, device=stream.key_M.device)
+    for part_BD, key_B in zip(table_RD.split(block), stream.key_M.split(block), strict=True):
+        part_BD.copy_(Stream(key_B).normal(dim))
+    return table_RD

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, minus_distance, sample_mean
 from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
@@ -64,7 +64,4 @@ class DeepSVDD(LocalLoss):
         return False
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        return -(torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist") ** 2)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return emb_SD.mean(0)
+        return -(minus_distance(emb_SD, template_TD) ** 2)

@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
 from selfsame.methods.split import SplitLoss
 from selfsame.methods.wire import Sight, Wire
@@ -64,15 +63,14 @@ class Fdml(SplitLoss):
 
     def __post_init__(self) -> None:
         for name, allowed in (("kind", KINDS), ("average", AVERAGES), ("noise", NOISES)):
-            if getattr(self, name) not in allowed:
-                raise SelfsameError(f"{self.name}: {name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            self.require(value in allowed, f"{name} is one of {', '.join(allowed)}", value)
         for name in ("margin", "alpha", "beta"):
-            if not 0 < getattr(self, name) <= 1e6:
-                raise SelfsameError(f"{self.name}: {name} must be above 0 and at most 1e6, got {getattr(self, name)}")
-        if not -1 <= self.base <= 1:
-            raise SelfsameError(f"{self.name}: base must be a cosine, from -1 to 1, got {self.base}")
-        if self.mechanism is None and self.drop:
-            raise SelfsameError(f"{self.name}: drop goes with noise (laplace or gaussian), got {self.drop} without")
+            value = getattr(self, name)
+            self.require(0 < value <= 1e6, f"{name} must be above 0 and at most 1e6", value)
+        self.require(-1 <= self.base <= 1, "base must be a cosine, from -1 to 1", self.base)
+        noisy = self.mechanism is not None
+        self.require(noisy or not self.drop, "drop goes with noise (laplace or gaussian)", self.drop)
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -82,8 +80,7 @@ class Fdml(SplitLoss):
         return Gaussian(self.clip, self.scale, self.drop) if self.noise == "gaussian" else None
 
     def check(self, world: World) -> None:
-        if world.classes < 2:
-            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """(1) and its kin; Algorithm 1 is its derivative."""
@@ -166,16 +163,6 @@ class Fdml(SplitLoss):
     def by_angle(self) -> bool:
         return self.normalise or self.kind == "multi-similarity"
 
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """Minus the distance; on the sphere the cosine, which orders samples before one template in the same way."""
-        if self.by_angle:
-            return super().score(emb_SD, template_TD)
-        return minus_distance(emb_SD, template_TD)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        """The mean of the embeddings (VII-C)."""
-        return self.place(emb_SD).mean(0)
-
 
 @dataclass(frozen=True)
 class FlTraditional(LocalLoss):
@@ -197,8 +184,7 @@ class FlTraditional(LocalLoss):
     )
 
     def check(self, world: World) -> None:
-        if world.classes < 2:
-            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {"template": torch.zeros(len(client_R), world.dim, device=client_R.device)}
@@ -230,17 +216,6 @@ class FlTraditional(LocalLoss):
     @property
     def by_angle(self) -> bool:
         return False
-
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        return minus_distance(emb_SD, template_TD)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return emb_SD.mean(0)
-
-
-def minus_distance(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-    """Minus the Euclidean distance of every sample to every template: shape (S, T)."""
-    return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def on_sphere(x_SD: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ Shapes: M clients at work, N clients in all, B samples a batch, D embedding widt
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, unit
+from selfsame.methods.base import Cohort, Fields, LocalLoss, Recovered, Scene, World, averaged, put_rows, unit
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -41,9 +42,8 @@ class _Hyperspheres(LocalLoss):
     paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
 
     def __post_init__(self) -> None:
-        _choice(self.name, "reduction", self.reduction, ("sum", "mean"))
-        if not 0 <= self.centre_rate <= 1:
-            raise SelfsameError(f"{self.name}: centre_rate must lie between 0 and 1, got {self.centre_rate}")
+        self.require(self.reduction in ("sum", "mean"), "reduction must be one of sum, mean", self.reduction)
+        self.require(0 <= self.centre_rate <= 1, "centre_rate must lie between 0 and 1", self.centre_rate)
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss.
@@ -77,13 +77,6 @@ class _Hyperspheres(LocalLoss):
     def place(self, x: Tensor) -> Tensor:
         return unit(x) if self.unit_length else x
 
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """Minus the distance; templates are centres and lie where they are, inside the unit sphere."""
-        return -torch.cdist(self.place(emb_SD), template_TD, compute_mode="donot_use_mm_for_euclid_dist")
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return self.place(emb_SD).mean(0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Repelling(_Hyperspheres):
@@ -97,9 +90,8 @@ class _Repelling(_Hyperspheres):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _choice(self.name, "radius", self.radius, ("after", "before"))
-        if not (math.isfinite(self.negative_weight) and self.negative_weight >= 0):
-            raise SelfsameError(f"{self.name}: negative_weight must be >= 0, got {self.negative_weight}")
+        self.require(self.radius in ("after", "before"), "radius must be one of after, before", self.radius)
+        self.require(0 <= self.negative_weight < math.inf, "negative_weight must be >= 0", self.negative_weight)
 
     @property
     def needs_final_embedding(self) -> bool:
@@ -150,11 +142,8 @@ class FedMetric(_Repelling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise SelfsameError(
-                f"{self.name}: scale must be > 0 (and > 1 to hide anything), got {self.scale}; "
-                "to share true centres use fedmetric-true"
-            )
+        rule = "scale must be > 0, and > 1 to hide anything (to share true centres use fedmetric-true)"
+        self.require(0 < self.scale < math.inf, rule, self.scale)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {
@@ -205,6 +194,17 @@ class FedMetric(_Repelling):
 
     def exposed(self, server: Fields, head: Fields) -> Tensor:
         return server["proxy_centres"]
+
+    def attack(self, scene: Scene) -> Recovered:
+        """The offset X of a proxy centre A = C + X, |X| = D = s R, is drawn anew in every round and averages away."""
+        centre_MD, radius_M = scene.own["centre"][scene.client_M], scene.own["radius"][scene.client_M]
+        dim, reports = centre_MD.shape[1], scene.reports
+        shift_TMD = torch.stack([unit(scene.stream_M.fold(number).normal(dim)) for number in range(reports)])
+        found_MD = averaged(centre_MD + self.scale * radius_M[:, None] * shift_TMD, directions=False)
+        return Recovered(found_MD, f"averaged {reports} proxy centres made while the centre stood")
+
+    def facts(self, world: World) -> Mapping[str, float]:
+        return {"exposure ratio (3.2), log10": exposure_ratio_log10(1.0, self.scale, world.dim)}
 
 
 @dataclass(frozen=True)
@@ -311,8 +311,3 @@ def _root(square: Tensor) -> Tensor:
     """Square root with value and gradient 0 where the square is not positive."""
     positive = square > 0
     return torch.sqrt(torch.where(positive, square, 1)) * positive
-
-
-def _choice(method: str, option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise SelfsameError(f"{method}: {option} must be one of {', '.join(allowed)}, got {value!r}")

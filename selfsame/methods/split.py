@@ -60,6 +60,9 @@ class SplitLoss(LocalLoss):
         mean_MD = (self.place(emb_MBD) * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
         return {"template": mean_MD}, {"embedding": emb_MBD}
 
+    def taken(self, server: Fields) -> Tensor:
+        return server["taken"]
+
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         """The template that each device made of its samples when it last took part."""
         return own["template"]

@@ -7,6 +7,7 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from selfsame.config.recipe import from_mapping, merged, name_of, read_toml, to_toml
 from selfsame.audit.recovery import Leakage, audit
-from selfsame.audit.updates import audit_updates, bias_updates
+from selfsame.audit.updates import bias_updates
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.data.sets.xc import MultiLabelled
@@ -172,12 +173,8 @@ class Run:
         state, problem = self.state, self.problem
         world = smaller_world(problem.world, state.present)
         stream = problem.server_stream("audit", state.round)
-        found = audit(problem.method, state.own, state.server, self._head(), world, stream)
-        if found.paper is None and "codeword" in state.own:
-            client_M = torch.arange(min(state.present, 200), device=problem.model.device)
-            update_MD = bias_updates(problem, state, client_M)
-            return audit_updates(update_MD, client_M, state.own["codeword"])
-        return found
+        updates = partial(bias_updates, problem, state)
+        return audit(problem.method, state.own, state.server, self._head(), world, stream, updates=updates)
 
     def record(self, loss: float) -> Record:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
@@ -463,7 +460,7 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
         stops = [(state.round // every + 1) * every for every in (look, keep)] + [recipe.run.rounds]
         stops += [join_at] if join_at > state.round else []
         count = min(*stops, state.round + _PLAN) - state.round
-        plan = make_plan(recipe, state.round, count, state.present, state.server.get("taken"))
+        plan = make_plan(recipe, state.round, count, state.present, problem.method.taken(state.server))
         refused = int(state.refused)
         begun = time.perf_counter()
         losses = engine.run(state, plan, None if tick is None else lambda n: tick(n, None))
