@@ -24,6 +24,7 @@ from selfsame.commands.options import (
 from selfsame.commands.progress import carry_on_with_bar, loading, show
 from selfsame.commands.torchrun import among_ranks, carry_on_together, one_process, show_together
 from selfsame.errors import SelfsameError
+from selfsame.fields import short_name
 
 if TYPE_CHECKING:
     from selfsame.config.recipe import Recipe
@@ -104,7 +105,7 @@ def train(
     }  # fmt: skip
     with among_ranks() as ranks:
         tables = layers(method, data, path, recipe, overrides, settings)
-        folder = out or new_folder(f"{method}-{tables['data']['name']}")
+        folder = out or new_folder(f"{short_name(method)}-{tables['data']['name']}")
         with loading(quiet or not ranks.first):
             run = start(read_recipe(tables), folder, ranks=ranks)
         shown = carry_on_together(run, quiet)
@@ -140,7 +141,7 @@ def compare(
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
         raise SelfsameError("--methods: name at least one")
-    if len(set(chosen)) < len(chosen):
+    if len({short_name(name) for name in chosen}) < len(chosen):
         raise SelfsameError(f"--methods {names}: names a method twice")
     for name in chosen:
         method_class(name)
@@ -154,7 +155,7 @@ def compare(
     for name in chosen:
         mine = [s for s in settings or [] if s not in bare or parse_setting(s)[0][0] in options_of(name)]
         tables = layers(name, data, path, None, overrides, mine)
-        recipes.append(read_recipe({"title": name, **tables}))
+        recipes.append(read_recipe({"title": short_name(name), **tables}))
     part = recipes[0].data
     folder = out or new_folder(f"compare-{part.name}")
     vacant(folder)
@@ -164,7 +165,7 @@ def compare(
         prepare(recipe, federation)
     views = []
     for name, recipe in zip(chosen, recipes, strict=True):
-        run = start(recipe, folder / name, federation)
+        run = start(recipe, folder / short_name(name), federation)
         views.append(carry_on_with_bar(run, quiet))
     show(views, folder / "report.html", f"{len(views)} methods on {part.name}")
 

@@ -111,8 +111,8 @@ class LocalLoss(ABC):
         return asked
 
     @property
-    def seeded(self) -> bool:
-        """Whether secrets are drawn from the run's seed, which the server knows: for simulations alone."""
+    def open_secrets(self) -> bool:
+        """Whether private draws come from the run's seed, so that whoever knows it can repeat them."""
         return False
 
     @property
@@ -137,11 +137,11 @@ class LocalLoss(ABC):
         return {}
 
     def packed(self, sent: Fields) -> Fields:
-        """The same message without what its clients do not read: for the wire, not for a captured graph."""
+        """The message without the rows that its clients do not read: for the wire, not for a captured graph."""
         return sent
 
     def down_rows(self) -> frozenset[str]:
-        """Fields sent down whose number of rows a device cannot know beforehand, because `packed` leaves some out."""
+        """Fields sent down whose number of rows the device cannot know beforehand."""
         return frozenset()
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:

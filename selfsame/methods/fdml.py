@@ -15,7 +15,7 @@ Shapes: M clients at work, B samples a batch, D embedding width, S = M B samples
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learni
 KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")
 AVERAGES = ("active", "all")
 NOISES = ("none", "laplace", "gaussian")
+_LOSS = ("kind", "margin", "squared", "average", "normalise", "alpha", "beta", "base")
 _FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting
 
 
@@ -78,6 +79,11 @@ class Fdml(SplitLoss):
         if self.noise == "laplace":
             return Laplace(self.clip, self.scale, self.drop)
         return Gaussian(self.clip, self.scale, self.drop) if self.noise == "gaussian" else None
+
+    def enclave_terms(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        noise = ("drop", "clip", "scale") if self.mechanism else ()
+        privacy = {"kind": self.noise} | {name: getattr(self, name) for name in noise}
+        return {name: getattr(self, name) for name in _LOSS}, privacy
 
     def check(self, world: World) -> None:
         self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)

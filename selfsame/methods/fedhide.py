@@ -189,11 +189,7 @@ class FedHide(ProxyPrototypes):
             sent["drawn_rows"] = row_MS + (row_MS >= who.client_M[:, None])
         return sent
 
-    def down_rows(self) -> frozenset[str]:
-        return frozenset({"proxies", "proxy_classes"} if self.search == "clustered" and self.negatives else ())
-
     def packed(self, sent: Fields) -> Fields:
-        """Without the rows of the tables that the clients do not read."""
         if not self.down_rows():
             return sent
         named_M = torch.cat([sent["near_rows"], sent["drawn_rows"]], 1)
@@ -205,6 +201,10 @@ class FedHide(ProxyPrototypes):
             "near_rows": near_M,
             "drawn_rows": drawn_M,
         }
+
+    def down_rows(self) -> frozenset[str]:
+        """Where both terms name the rows they read, the tables hold these alone."""
+        return frozenset({"proxies", "proxy_classes"} if self.search == "clustered" and self.negatives else ())
 
     def negative(self, prototype_MD: Tensor, sent: Fields, who: Cohort) -> Tensor:
         """(3), or its mean over the proxies drawn, less those of the own class.

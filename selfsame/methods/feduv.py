@@ -60,10 +60,6 @@ class FedUV(LocalLoss):
         self.require(1 <= self.base_bits <= 64, "base_bits must be between 1 and 64", self.base_bits)
         _ = self.code
 
-    @property
-    def seeded(self) -> bool:
-        return self.secrets == "seeded"
-
     @cached_property
     def code(self) -> BCH:
         """The block code C.
@@ -85,6 +81,10 @@ class FedUV(LocalLoss):
         Hyper-parameters alone decide, not the number of users: the base vectors of those who join later stay unique.
         """
         return min(self.base_bits, self.code.k // 2)
+
+    @property
+    def open_secrets(self) -> bool:
+        return self.secrets == "seeded"
 
     def check(self, world: World) -> None:
         if world.classes > 2**self.issued_bits:
@@ -120,7 +120,7 @@ class FedUV(LocalLoss):
     def _draw(self, stream: Stream, row_U: npt.NDArray[np.intp]) -> Bits:
         """The secret bits r of some rows of the stream: shape (U, l_r)."""
         length = self.code.k - self.issued_bits
-        if self.secrets == "seeded":
+        if self.open_secrets:
             drawn = Stream(stream.key_M[torch.from_numpy(row_U).to(stream.key_M.device)]).bits(length)
             return (drawn & 1).cpu().numpy().astype(np.uint8)
         size = (length + 7) // 8

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,10 @@ class SplitLoss(LocalLoss):
     @property
     def mechanism(self) -> Mechanism | None:
         """The noise between the derivatives and the devices, by which privacy is accounted for."""
+        return None
+
+    def enclave_terms(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """(loss, privacy) as the enclave is told them; None: it knows no such loss."""
         return None
 
     def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:

@@ -334,13 +334,12 @@ def test_absorb_replaces_the_rows_of_the_living() -> None:
     assert method.exposed(server, {}) is server["proxies"]
 
 
-def test_tables_begin_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unit proxies whose rows do not depend on how many there are or on the block size, N(0, I) prototypes."""
+def test_tables_begin_as_documented() -> None:
+    """Unit proxies whose rows do not depend on how many there are, N(0, I) prototypes."""
     method = FedHide()
     one = streams(torch.zeros(1, dtype=torch.int64), "server")
     small, large = make_world(list(range(5)), 64), make_world(list(range(50)), 64)
     proxies = method.begin_server(large, one)["proxies"]
-    monkeypatch.setattr("selfsame.methods.fedhide._ROWS_AT_ONCE", 3)
     assert torch.equal(method.begin_server(small, one)["proxies"], proxies[:5])
     torch.testing.assert_close(proxies.norm(dim=1), torch.ones(50))
     assert (proxies @ proxies.T - torch.eye(50)).abs().max() < 0.7, "rows differ"
