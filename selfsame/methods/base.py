@@ -145,8 +145,11 @@ class LocalLoss(ABC):
         return frozenset()
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        """The working fields of the round, given the first batch embedded by the network as received."""
-        return {name: own[name] for name in self.learns}
+        """The working fields of the round, given the first batch embedded by the network as received.
+
+        By default the device's own, and those that it learns from what it was sent.
+        """
+        return {**own, **{name: sent[name] for name in self.learns if name not in own}}
 
     @abstractmethod
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
@@ -155,8 +158,12 @@ class LocalLoss(ABC):
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
-        """(what stays on the device, what leaves it beside the network update), rows for the M clients."""
-        return {name: mine[name] for name in self.learns if name in self.wire.own}, {}
+        """(what stays on the device, what leaves it beside the network update), rows for the M clients.
+
+        By default the working fields, each where the wire says that it goes.
+        """
+        stays = {name: value for name, value in mine.items() if name in self.wire.own}
+        return stays, {name: value for name, value in mine.items() if name in self.wire.up}
 
     def absorb(
         self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
@@ -233,6 +240,11 @@ def sample_mean(value_MB: Tensor, mask_MB: Tensor) -> Tensor:
     return (value_MB * mask_MB).sum(1) / mask_MB.sum(1).clamp(min=1)
 
 
+def mean_embedding(emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
+    """Mean over the samples that count, one vector a client: shape (M, D)."""
+    return (emb_MBD * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
+
+
 def put_rows(table: Tensor, row_M: Tensor, value_M: Tensor, alive_M: Tensor) -> None:
     """Write the rows of the clients that answered; the others keep theirs."""
     keep = alive_M.reshape(-1, *(1 for _ in value_M.shape[1:]))
@@ -268,8 +280,6 @@ def averaged(reports_TRD: Tensor, directions: bool = True) -> Tensor:
 
     With FedGN (5) the cosine to the prototype grows with T as 1 / sqrt(1 + sigma^2 D / T), while the prototype stands.
     """
-    if reports_TRD.dim() != 3 or not len(reports_TRD):
-        raise SelfsameError(f"recovery: expected reports of shape (T, R, D), got {tuple(reports_TRD.shape)}")
     mean_RD = reports_TRD.double().mean(0)
     return unit(mean_RD) if directions else mean_RD
 

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, sample_mean
 from selfsame.methods.split import SplitLoss
 from selfsame.methods.wire import Sight, Wire
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism, keep, perturb
@@ -202,19 +202,13 @@ class FlTraditional(LocalLoss):
         return {"weight": draw[:, 1:].contiguous(), "bias": draw[:, 0].contiguous()}
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
-        return {"template": ((emb_MBD * mask_MB[..., None]).sum(1) / count_M1).detach()}
+        return {"template": mean_embedding(emb_MBD, mask_MB).detach()}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The layer is shared, or a client's own replica with an axis M in front."""
         logit_MBC = emb_MBD @ head["weight"].transpose(-1, -2) + head["bias"].unsqueeze(-2)
         class_MB = who.class_M[:, None].expand(mask_MB.shape)
         return sample_mean(F.cross_entropy(logit_MBC.transpose(1, 2), class_MB, reduction="none"), mask_MB)
-
-    def report(
-        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
-    ) -> tuple[Fields, Fields]:
-        return {"template": mine["template"]}, {}
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["template"]

@@ -70,9 +70,6 @@ class ClassEmbedding(LocalLoss):
         """Step 4: each client gets the embedding of its own class and of no other."""
         return {"class_embedding": server["class_embedding"][who.class_M]}
 
-    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        return {name: sent[name] for name in self.learns}
-
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The mean over the samples of (23), or of the positive part of (6) for the Euclidean distance."""
         w_MD = (mine if self.learns else sent)["class_embedding"]
@@ -80,11 +77,6 @@ class ClassEmbedding(LocalLoss):
             return sample_mean((emb_MBD - w_MD[:, None]).square().sum(-1), mask_MB)
         cosine_MB = (unit(emb_MBD) * unit(w_MD)[:, None]).sum(-1)
         return sample_mean((self.positive_margin - cosine_MB).clamp(min=0).square(), mask_MB)
-
-    def report(
-        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
-    ) -> tuple[Fields, Fields]:
-        return {}, {name: mine[name] for name in self.learns}
 
     @torch.no_grad()
     def absorb(

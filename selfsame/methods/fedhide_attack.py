@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
 from selfsame.methods.base import unit
 
 _SHORTLIST = 256  # table rows a client's delegate is searched among at a time
@@ -24,22 +23,13 @@ _MEMORY = 1 << 26  # float64 numbers held for the shortlists of a block of clien
 
 
 def recover_fedhide(
-    proxy_RD: Tensor,
-    before_ND: Tensor,
-    own_row_R: Tensor,
-    alpha: float,
-    neighbours: int,
-    class_of_N: Tensor | None = None,
+    proxy_RD: Tensor, before_ND: Tensor, own_row_R: Tensor, alpha: float, neighbours: int, class_of_N: Tensor
 ) -> Tensor:
     """The true prototypes behind FedHide's new proxies (4), as unit vectors, from the table they were made with.
 
-    Rows of the client's own class (its own row alone if `class_of_N` is not given) cannot be among its neighbours. A
-    proxy that (4) does not explain gets the candidate that comes closest.
+    Rows of the client's own class cannot be among its neighbours. A proxy that (4) does not explain gets the candidate
+    that comes closest.
     """
-    if not 0 <= alpha <= 1 or neighbours < 1:
-        raise SelfsameError(f"recovery: expected 0 <= alpha <= 1 and neighbours >= 1, got {alpha} and {neighbours}")
-    if class_of_N is None:
-        class_of_N = torch.arange(len(before_ND), device=before_ND.device)
     proxy_RD = unit(proxy_RD.double())
     class_R = class_of_N[own_row_R]
     size_C = torch.bincount(class_of_N, minlength=1)

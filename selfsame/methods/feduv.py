@@ -127,9 +127,6 @@ class FedUV(LocalLoss):
         packed = np.frombuffer(token_bytes(len(row_U) * size), dtype=np.uint8).reshape(-1, size)
         return np.unpackbits(packed, axis=1, count=length)
 
-    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        return {"codeword": own["codeword"]}
-
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The positive term of (4), averaged over samples: max(0, 1 - (1/c) v . sigma(z))."""
         agree_MB = (mine["codeword"][:, None] * scaled(emb_MBD)).mean(-1)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding
 from selfsame.privacy.mechanisms import Mechanism
 from selfsame.streams import Stream
 
@@ -62,8 +62,7 @@ class SplitLoss(LocalLoss):
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
         """The embeddings leave, sealed to the enclave; the device keeps their mean as its owner's template."""
-        mean_MD = (self.place(emb_MBD) * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
-        return {"template": mean_MD}, {"embedding": emb_MBD}
+        return {"template": mean_embedding(self.place(emb_MBD), mask_MB)}, {"embedding": emb_MBD}
 
     def taken(self, server: Fields) -> Tensor:
         return server["taken"]

@@ -16,7 +16,6 @@ from selfsame.methods.fedmetric import (
     FedMetric,
     FedMetricPos,
     FedMetricTrue,
-    exposure_ratio_log10,
     length,
     pairwise,
 )
@@ -298,12 +297,14 @@ def test_verification_is_euclidean() -> None:
 
 
 def test_exposure_ratio_of_section_3_2() -> None:
-    assert 10 ** exposure_ratio_log10(0.1, 0.1, 128) == pytest.approx(2.9e-39, rel=0.02)
-    assert exposure_ratio_log10(0.1, 0.1, 100_000) == pytest.approx(-100_000 * math.log10(2))
-    assert exposure_ratio_log10(1e-8, 1e8, 100_000) == pytest.approx(-1_600_000)
-    assert exposure_ratio_log10(2.0, 0.0, 10) == 0
-    with pytest.raises(SelfsameError):
-        exposure_ratio_log10(0.0, 1.0, 2)
+    def log10(scale: float, dim: int) -> float:
+        (found,) = FedMetric(scale=scale).facts(World(2, 2, dim, torch.arange(2))).values()
+        return found
+
+    assert 10 ** log10(1.0, 128) == pytest.approx(2.9e-39, rel=0.02)
+    assert log10(1.0, 100_000) == pytest.approx(-100_000 * math.log10(2))
+    assert log10(1e16, 100_000) == pytest.approx(-1_600_000)
+    assert FedMetricTrue().facts(World(2, 2, 3, torch.arange(2))) == {}
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
