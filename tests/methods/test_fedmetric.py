@@ -175,7 +175,7 @@ def test_pairwise_keeps_its_digits_far_from_the_origin() -> None:
     torch.testing.assert_close(pairwise((x + 1000).float(), (y + 1000).float()).double(), want, rtol=0, atol=1e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(scale=st.floats(0.01, 10), seed=st.integers(0, 10**6))
 def test_report_follows_algorithm_1(scale: float, seed: int) -> None:
     world = make_world([0, 1, 2])
