@@ -15,6 +15,7 @@ from selfsame import cli
 from selfsame.deploy.agreement import Agreement
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
+from selfsame.export.trained import RunEmbedder
 from selfsame.methods import make, method_class
 
 PATH = "anchored_module:Anchored"
@@ -69,8 +70,9 @@ def selfsame(monkeypatch, *words):
         assert not end.code
 
 
-def test_the_example_in_every_command(here, monkeypatch):
+def test_the_example_in_every_command(here, monkeypatch, capsys):
     """Trained as a process of its own, so that its path is the one of the installed command."""
+    monkeypatch.setenv("COLUMNS", "200")
     command = [sys.executable, "-P", "-m", "selfsame", "train", PATH, "--rounds", "4", *SMALL, "--set", "strength=2"]
     done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -85,10 +87,11 @@ def test_the_example_in_every_command(here, monkeypatch):
     (run / "result.json").unlink()
     selfsame(monkeypatch, "resume", run, "--quiet")
     assert json.loads((run / "result.json").read_text())["final"] == view["final"]
-    selfsame(monkeypatch, "evaluate", run, "--bootstrap", 0, "--quiet")
+    selfsame(monkeypatch, "evaluate", run, "--bootstrap", 0, "--trials", 2000, "--quiet")
     assert (run / "evaluation.json").is_file()
-    selfsame(monkeypatch, "export", run, "--check", 8)
-    assert (run / "model.onnx").is_file()
+    assert RunEmbedder(run).card.method == "anchored"  # what an export begins with
+    selfsame(monkeypatch, "wire", PATH)
+    assert "a random direction" in capsys.readouterr().out
     selfsame(monkeypatch, "compare", "--methods", f"fixed,{PATH}", "--rounds", 2, *SMALL, "--out", "both")
     assert {"fixed", "Anchored", "report.html"} <= {path.name for path in (here / "both").iterdir()}
     tables = f'seeds = [0, 1]\n[method]\nname = "{PATH}"\n[data]\nname = "digits"\nturns = 1\n[run]\nrounds = 2\n'
