@@ -13,9 +13,8 @@ from torch import Tensor
 
 from selfsame.data.federation import Samples, Trials
 from selfsame.measure.scores import Roc, auroc, eer, one_class_auroc, roc
-from selfsame.methods.base import LocalLoss, World, unit
+from selfsame.methods.base import Comparison, LocalLoss, World, unit
 
-Score = Callable[[Tensor, Tensor], Tensor]  # (S, D), (T, D) -> (S, T)
 Embed = Callable[[Tensor], Tensor]  # raw samples (S, *shape) -> embeddings (S, D)
 
 _CHUNK = 256
@@ -83,7 +82,7 @@ def evaluate(
         if trials is not None and len(trials):
             genuine, impostor = trial_scores(method, embed, unseen, trials)
         else:
-            genuine, impostor = pair_scores(method.score, embed, unseen)
+            genuine, impostor = pair_scores(method, embed, unseen)
         figures["auroc"] = auroc(genuine, impostor)
         figures["eer"] = eer(genuine, impostor)[0]
         if curves:
@@ -125,17 +124,17 @@ def seen_figures(
     return figures, mine, others
 
 
-def pair_scores(score: Score, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
+def pair_scores(method: Comparison, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
     """Scores of all genuine and all impostor pairs among the samples (an even selection of at most 2,000 of them)."""
     keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // MOST_PAIRS)), device=samples.x.device)
     keep = keep[samples.y[keep].argsort(stable=True)]
     emb = torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))])
-    score_SS = score(emb, emb).cpu().numpy()
+    score = method.score(emb, emb).cpu().numpy()
     # Class after class: genuine pairs are triangles on the diagonal, impostors all that lies right of them.
     genuine, impostor, first = [], [], 0
     for end in itertools.accumulate(torch.unique_consecutive(samples.y[keep], return_counts=True)[1].tolist()):
-        genuine.append(score_SS[first:end, first:end][np.triu_indices(end - first, 1)])
-        impostor.append(score_SS[first:end, end:].ravel())
+        genuine.append(score[first:end, first:end][np.triu_indices(end - first, 1)])
+        impostor.append(score[first:end, end:].ravel())
         first = end
     return np.concatenate(genuine), np.concatenate(impostor)
 

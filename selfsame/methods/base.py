@@ -85,8 +85,31 @@ class Recovered:
     how: str
 
 
+class Comparison:
+    """How embeddings are compared: by cosine, unless a method says otherwise."""
+
+    @property
+    def by_angle(self) -> bool:
+        """Whether vectors are compared by their directions alone."""
+        return True
+
+    def place(self, x: Tensor) -> Tensor:
+        """A vector where it is compared with others: at unit length, unless the method compares by distance."""
+        return unit(x) if self.by_angle else x
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        """How well each sample fits each template, larger is closer: shape (S, T)."""
+        if self.by_angle:
+            return unit(emb_SD) @ unit(template_TD).T
+        return minus_distance(self.place(emb_SD), template_TD)
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        """The vector that stands for a person, from embeddings of their samples: shape (D,)."""
+        return self.place(emb_SD).mean(0)
+
+
 @dataclass(frozen=True)
-class LocalLoss(ABC):
+class LocalLoss(Comparison, ABC):
     """A method whose loss is computed on the device. Subclasses override what they need."""
 
     name: ClassVar[str]
@@ -179,10 +202,6 @@ class LocalLoss(ABC):
         """What somebody other than the owner sees in place of each row of `truth`, or None if nothing."""
         return None
 
-    def taken(self, server: Fields) -> Tensor | None:
-        """In how many rounds each client's data were used, shape (N,), where the method counts them."""
-        return None
-
     def attack(self, scene: Scene) -> Recovered | None:
         """What somebody recovers who knows the method and reads what it shares; None: no more than `exposed`."""
         return None
@@ -191,32 +210,10 @@ class LocalLoss(ABC):
         """What a run's report says of the method beside its figures; a name that ends in ", log10" tells a power."""
         return {}
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether vectors are compared by their directions alone."""
-        return True
-
-    def place(self, x: Tensor) -> Tensor:
-        """A vector where it is compared with others: at unit length, unless the method compares by distance."""
-        return unit(x) if self.by_angle else x
-
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """How well each sample fits each template, larger is closer: shape (S, T)."""
-        return cosine(emb_SD, template_TD) if self.by_angle else minus_distance(self.place(emb_SD), template_TD)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        """The vector that stands for a person, from embeddings of their samples: shape (D,)."""
-        return self.place(emb_SD).mean(0)
-
 
 def unit(x: Tensor) -> Tensor:
     """x scaled to length one along its last axis; a zero vector stays zero."""
     return F.normalize(x, dim=-1, eps=1e-12)
-
-
-def cosine(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-    """The cosine of every sample to every template: shape (S, T)."""
-    return unit(emb_SD) @ unit(template_TD).T
 
 
 def minus_distance(emb_SD: Tensor, template_TD: Tensor) -> Tensor:

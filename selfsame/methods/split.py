@@ -64,9 +64,6 @@ class SplitLoss(LocalLoss):
         """The embeddings leave, sealed to the enclave; the device keeps their mean as its owner's template."""
         return {"template": mean_embedding(self.place(emb_MBD), mask_MB)}, {"embedding": emb_MBD}
 
-    def taken(self, server: Fields) -> Tensor:
-        return server["taken"]
-
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         """The template that each device made of its samples when it last took part."""
         return own["template"]

@@ -14,7 +14,7 @@ from selfsame.engine.setup import resolve
 from selfsame.engine.joint import privacy_spent
 from selfsame.errors import SelfsameError
 from selfsame.files import write
-from selfsame.methods.base import cosine
+from selfsame.methods.base import Comparison
 from selfsame.config.recipe import Recipe, differences, from_mapping, read_toml, to_toml
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
@@ -87,7 +87,7 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
 def _raw(run: Run) -> str:
     """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
     federation = run.problem.federation
-    genuine, impostor = pair_scores(cosine, lambda x: federation.scale(x).flatten(1), federation.unseen)
+    genuine, impostor = pair_scores(Comparison(), lambda x: federation.scale(x).flatten(1), federation.unseen)
     rate = eer(genuine, impostor)[0]
     return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
 

@@ -116,14 +116,14 @@ def test_nobody_to_test_on():
 
 def test_all_pairs_once():
     unseen, _ = samples(3, 4)
-    genuine, impostor = pair_scores(ANGLE.score, embed, unseen)
+    genuine, impostor = pair_scores(ANGLE, embed, unseen)
     assert len(genuine) == 3 * 6 and len(impostor) == 3 * 16
 
 
 def test_an_even_selection_of_many(monkeypatch):
     monkeypatch.setattr(module, "MOST_PAIRS", 5)
     unseen, _ = samples(3, 4)  # 12 samples: every third
-    genuine, impostor = pair_scores(ANGLE.score, embed, unseen)
+    genuine, impostor = pair_scores(ANGLE, embed, unseen)
     kept = embed(unseen.x[::3])
     expected = sorted(score(ANGLE, kept[i], kept[j]) for i in range(4) for j in range(i))
     assert sorted([*genuine, *impostor]) == pytest.approx(expected, abs=1e-12)
