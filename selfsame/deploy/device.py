@@ -166,7 +166,7 @@ class Device:
                 raise Refused("plan")
         elif ":" in offered.recipe.net.name:  # code by its import path: only in terms that somebody has read
             raise Refused("plan")
-        drawn_in_public = offered.seeded or offered.method.open_secrets
+        drawn_in_public = offered.seeded or getattr(offered.method, "secrets", "system") == "seeded"
         if drawn_in_public and not self._simulate:
             raise Refused("plan")
         try:
@@ -262,12 +262,12 @@ def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:
     as there are clients here; what differs otherwise may be of any length that a table can have.
     """
     one, two = (_sent(agreement, *size) for size in _SMALL_WORLDS)
-    shortened = agreement.method.down_rows()
+    packed = {"near_rows", "drawn_rows"} <= one.keys()  # then the tables hold some of the rows
     fields = {}
     for name, value in one.items():
         shape = [a if a == b else -1 for a, b in zip(value.shape, two[name].shape, strict=True)]
         whole = (len(value), len(two[name])) == tuple(clients for clients, _ in _SMALL_WORLDS)
-        if whole and name not in shortened:
+        if whole and not packed:
             shape[0] = present
         fields[name] = Field(tuple(shape), value.dtype, most=present if whole else 4 * present + 64)
     return fields

@@ -316,6 +316,8 @@ class Server:
         method, half = self.problem.method, self.agreement.transport == "half"
         sent = method.send(self.state.server, self._cohort([seat.client], [seat.label]))
         method.wire.check_down(sent)
+        if hasattr(method, "packed"):
+            sent = method.packed(sent)
         meta = {
             "run": self.run,
             "plan": self.agreement.digest,
@@ -323,7 +325,7 @@ class Server:
             "class": seat.label,
             "present": self.state.present,
         }
-        fields = {"network": self.state.theta_P, **method.packed(sent)}
+        fields = {"network": self.state.theta_P, **sent}
         return encode("train", self.round, meta, fields, frozenset({"network"} if half else ()))
 
     def _cohort(self, clients: list[int], labels: list[int]) -> Cohort:

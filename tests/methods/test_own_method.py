@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from loopback import Loopback, apart, recipe, simulated
+from split_loop import a_recipe, digits
 
 from selfsame import cli
 from selfsame.deploy.agreement import Agreement
+from selfsame.deploy.schedule import Terms
+from selfsame.deploy.split.agreement import SplitAgreement
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.export.trained import RunEmbedder
@@ -125,6 +128,15 @@ def test_no_server_has_a_device_import_code(here):
     assert "anchored_module" not in sys.modules and "\n" not in str(caught.value)
     importlib.import_module("anchored_module")
     assert Agreement.from_json(terms).method == make(PATH, {})
+
+
+def test_nor_have_split_rounds(here):
+    problem = prepare(a_recipe(), digits())
+    terms = SplitAgreement.of(problem, Terms(4), "a run", True).to_json()
+    terms["recipe"]["method"]["name"] = PATH
+    with pytest.raises(SelfsameError, match=f"^{PATH}: .*must import anchored_module itself"):
+        SplitAgreement.from_json(terms)
+    assert "anchored_module" not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["os:getcwd", "selfsame:train", "selfsame.methods.fedhide:ProxyPrototypes"])
