@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import inspect
 import math
+import os
+import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -19,6 +23,7 @@ from selfsame.errors import SelfsameError
 T = TypeVar("T")
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_PATH = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
 _MANY = {int: "whole numbers", float: "numbers", str: "texts", bool: "truth values"}
 
 
@@ -113,6 +118,46 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(word, known, 1)
     return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+
+
+def imported(path: str, what: str, loaded: bool = False) -> Any:
+    """What stands at "package.module:Name", looked for in the current directory too. Importing runs the module.
+
+    With `loaded` nothing is imported: the module must be one that this program has imported by itself.
+    """
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise SelfsameError(f"an own {what} is written as package.module:Name")
+    module, name = found["module"], found["name"]
+    if loaded and module not in sys.modules:
+        raise SelfsameError(f"nobody else can have this program import code: it must import {module} itself, before")
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):
+        sys.path.append(here)  # last, so that no file here hides a library; it stays for what the module imports later
+    importlib.invalidate_caches()
+    try:
+        held = sys.modules[module] if loaded else importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise SelfsameError(f"importing {module} fails: {in_one_line(error)}") from error
+        raise SelfsameError(f"no module {error.name!r} in {here} or among the installed packages") from error
+    except (Exception, SystemExit) as error:
+        raise SelfsameError(f"importing {module} fails: {in_one_line(error)}") from error
+    # A module's own __getattr__ may import more.
+    value = vars(held).get(name) if loaded else getattr(held, name, None)
+    if value is None:
+        raise SelfsameError(f"module {module!r} has no {name!r}")
+    return value
+
+
+def short_name(path: str) -> str:
+    """The last part of an import path, by which folders and titles call it; any other name is short already."""
+    return path.rpartition(":")[2]
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception's kind and the start of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def _entries(where: str, value: Iterable[Any], kind: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How much of the true prototypes shows in what is shared: FedHide's own measures, and a collapse indicator.
+"""How much of the true prototypes shows in what is shared: FedHide's own measures.
 
 Rows are scaled to length one first: prototypes are stored as free vectors and their length carries nothing.
 """
@@ -28,8 +28,10 @@ def prototype_leakage(truth_RD: Tensor, exposed_RD: Tensor, row_S: Tensor | None
     return float(leaks_S.double().mean())
 
 
-def closest(truth_RD: Tensor, query_SD: Tensor) -> Tensor:
-    """The row of `truth_RD` with the largest cosine to each query, in blocks of bounded memory: shape (S,)."""
+def closest(truth_RD: Tensor, query_SD: Tensor, by_angle: bool = True) -> Tensor:
+    """The row of `truth_RD` with the largest cosine, or the least distance, to each query, in blocks: shape (S,)."""
+    if not by_angle:
+        return torch.cat([torch.cdist(part, truth_RD.double()).argmin(1) for part in query_SD.double().split(16)])
     step = max(1, _BLOCK // len(truth_RD))
     found = [nearest(part.float(), truth_RD, 1, view=_unit_float)[1][:, 0] for part in query_SD.split(step)]
     return torch.cat(found)
@@ -44,16 +46,6 @@ def cosine_statistics(truth_RD: Tensor, exposed_RD: Tensor) -> tuple[float, floa
     _check_pair(truth_RD, exposed_RD)
     cosine_R = (unit(truth_RD.double()) * unit(exposed_RD.double())).sum(1)
     return float(cosine_R.mean()), float(cosine_R.std(correction=0))
-
-
-def spread(truth_RD: Tensor) -> float:
-    """Mean cosine between different rows in O(RD): near 1 the classes have collapsed; 0 where there is one row."""
-    rows = len(truth_RD)
-    if rows < 2:
-        return 0.0
-    unit_RD = unit(truth_RD.double())
-    total = unit_RD.sum(0).square().sum() - unit_RD.square().sum()
-    return float(total) / (rows * (rows - 1))
 
 
 def _check_pair(truth_RD: Tensor, exposed_RD: Tensor) -> None:

@@ -1,12 +1,10 @@
-"""What one client's network update betrays by itself: FedUV's codeword, to a server that sees updates one by one."""
+"""What a server that sees network updates one by one reads of a client: how its step moves the last bias."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from selfsame.audit.leakage import closest, cosine_statistics
-from selfsame.audit.recovery import Leakage
 from selfsame.engine.batches import local_batches
 from selfsame.engine.settle import derivatives
 from selfsame.engine.state import Problem, State
@@ -40,14 +38,3 @@ def bias_updates(problem: Problem, state: State, client_M: Tensor) -> Tensor:
     head = {name: value.expand(len(client_M), *value.shape) for name, value in model.head_views(state.theta_P).items()}
     _, emb_grad_MBD, _, _ = derivatives(method.loss, emb, batch.mask_MB, mine, method.learns, sent, head, who)
     return -emb_grad_MBD.sum(1)
-
-
-def audit_updates(update_MD: Tensor, client_M: Tensor, codeword_ND: Tensor) -> Leakage:
-    """FedUV's (4) pulls every coordinate of the embedding towards its bit: the signs of the update are the codeword."""
-    found_MD = torch.sign(update_MD)
-    own_M = closest(codeword_ND, found_MD) == client_M
-    cosine, _ = cosine_statistics(codeword_ND[client_M], found_MD)
-    how = (
-        "nothing but the network update leaves; the signs of its last bias, seen one client at a time, are the codeword"
-    )
-    return Leakage(None, float(own_M.double().mean()), cosine, None, None, how)

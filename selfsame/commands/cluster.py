@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import typer
 
 from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, given_tables
 from selfsame.errors import SelfsameError
+from selfsame.fields import short_name
 
 if TYPE_CHECKING:
     from selfsame.config.recipe import Recipe
@@ -67,7 +69,7 @@ def up(
         raise SelfsameError(f"{method}: trains on each device alone; there is nothing to send")
     _fits(made, nodes)
     made = replace(made, cohort=replace(made.cohort, size=min(made.cohort.size or nodes, nodes)))
-    folder = out or new_folder(f"cluster-{method}-{made.data.name}")
+    folder = out or new_folder(f"cluster-{short_name(method)}-{made.data.name}")
     vacant(folder)
     transport = "half" if half else "exact"
     serving = Serving(
@@ -183,6 +185,9 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
         TextColumn("{task.fields[now]}"),
     )  # fmt: skip
     extra: dict[str, str | bool] = {"simulated-enclave": True, **({"simulate": True} if serving.seeded else {})}
+    if ":" in recipe.method.name:  # the nodes have the same owner, who may name the code that they import
+        extra["methods"] = recipe.method.name
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), os.getcwd())))
     try:
         with _terminated(), Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")

@@ -25,6 +25,7 @@ from selfsame.commands.options import (
 from selfsame.commands.progress import loading, show, show_run, train_and_keep
 from selfsame.commands.torchrun import among_ranks, one_process
 from selfsame.errors import SelfsameError
+from selfsame.fields import short_name
 
 DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
 
@@ -53,7 +54,7 @@ def train(
     )
     with among_ranks() as ranks:
         made = make_recipe(method, recipe, given, settings or [])
-        folder = out or new_folder(f"{method}-{made.data.name}")
+        folder = out or new_folder(f"{short_name(method)}-{made.data.name}")
         with loading(quiet or not ranks.first):
             run = start(made, folder, ranks=ranks)
         show_run(run, train_and_keep(run, quiet), folder)
@@ -86,7 +87,7 @@ def compare(
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
         raise SelfsameError("--methods: name at least one")
-    if len(set(chosen)) < len(chosen):
+    if len({short_name(name) for name in chosen}) < len(chosen):
         raise SelfsameError(f"--methods {names}: names a method twice")
     given = given_tables(data, path, rounds=rounds, seed=seed, device=device, precision=precision, compile=compile)
     recipes = recipes_of(chosen, given, settings or [])
@@ -99,7 +100,7 @@ def compare(
         prepare(recipe, federation)
     views = []
     for name, recipe in zip(chosen, recipes, strict=True):
-        shown = train_and_keep(start(recipe, folder / name, federation), quiet)
+        shown = train_and_keep(start(recipe, folder / short_name(name), federation), quiet)
         views += [] if shown is None else [shown]
     show(views, folder / "report.html", f"{len(views)} methods on {part.name}")
 

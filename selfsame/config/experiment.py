@@ -19,7 +19,7 @@ from selfsame.config.recipe import (
     read_toml,
 )
 from selfsame.errors import SelfsameError
-from selfsame.fields import at_least, read_fields, typed
+from selfsame.fields import at_least, read_fields, short_name, typed
 
 SHARES = ("method", "net", "data")  # parts whose options belong to what they name
 
@@ -101,7 +101,7 @@ class Experiment:
         out = []
         for variant in self.variants:
             for seed in variant.seeds:
-                name = f"{variant.number:02d}-{variant.recipe.method.name}"
+                name = f"{variant.number:02d}-{short_name(variant.recipe.method.name)}"
                 name += "" if seed == self.first_seed else f"-seed{seed}"
                 plan = replace(variant.recipe, run=replace(variant.recipe.run, seed=seed))
                 out.append(Job(variant, plan, folder if self.flat else folder / name))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from selfsame.errors import SelfsameError
-from selfsame.fields import at_least, nearest, one_of, read_fields, typed
+from selfsame.fields import at_least, nearest, one_of, read_fields, short_name, typed
 from selfsame.files import read_text
 
 SAMPLING = ("all", "uniform", "round-robin")
@@ -203,7 +203,8 @@ def name_of(recipe: Recipe) -> str:
     if recipe.title:
         return recipe.title
     options = ", ".join(f"{key}={value}" for key, value in recipe.method.options.items())
-    return f"{recipe.method.name}({options})" if options else recipe.method.name
+    name = short_name(recipe.method.name)
+    return f"{name}({options})" if options else name
 
 
 PARTS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Recipe).items() if kind is not str}

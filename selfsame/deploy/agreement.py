@@ -129,7 +129,7 @@ class Agreement:
 
     @property
     def method(self) -> LocalLoss:
-        method = methods.make(self.recipe.method.name, self.recipe.method.options)
+        method = methods.make(self.recipe.method.name, self.recipe.method.options, loaded=True)
         check_method(method)
         return method
 

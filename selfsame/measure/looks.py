@@ -15,7 +15,7 @@ from selfsame.errors import SelfsameError
 from selfsame.measure.curves import Roc, auroc, roc
 from selfsame.measure.ranking import label_precision, places, places_in, precision
 from selfsame.measure.trials import MOST_PAIRED, Embed, alone_blocks, embedded, pair_scores, pieces, template_blocks
-from selfsame.methods.base import LocalLoss, World, unit
+from selfsame.methods.base import Comparison, LocalLoss, World, unit
 
 _MOST_SCORES = 2_000_000  # that are kept
 
@@ -128,7 +128,7 @@ def one_class_auroc(score_SC: Tensor, label_S: Tensor) -> float:
     return float(np.mean(rates))
 
 
-def pair_curve(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
+def pair_curve(method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
     """The ROC over the pairs of a trial list, or over all pairs of samples (an even selection of at most 2,000)."""
     if trials is not None and len(trials):
         listed = torch.cat([trials.index_a, trials.index_b]).cpu()

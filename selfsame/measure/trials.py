@@ -17,7 +17,7 @@ from torch import Tensor
 from selfsame.errors import SelfsameError
 from selfsame.measure.curves import Bools, Floats, Ints
 from selfsame.measure.ranking import places
-from selfsame.methods.base import LocalLoss, World
+from selfsame.methods.base import Comparison, LocalLoss, World
 from selfsame.streams import host_generator
 
 Embed = Callable[..., Tensor]  # raw samples (S, *shape), and a client where each has a network -> embeddings (S, D)
@@ -153,7 +153,7 @@ def alone_blocks(
         yield score_RC.scatter_reduce(1, class_N.expand_as(score_RN), score_RN, "amax")
 
 
-def pair_scores(method: LocalLoss, emb_SD: Tensor, left_T: Ints, right_T: Ints) -> Floats:
+def pair_scores(method: Comparison, emb_SD: Tensor, left_T: Ints, right_T: Ints) -> Floats:
     """The score of each pair of samples."""
     left, right = (torch.from_numpy(side).to(emb_SD.device) for side in (left_T, right_T))
     if len(emb_SD) <= MOST_PAIRED and len(emb_SD) ** 2 <= _CHUNK * len(left):  # all against all is less work

@@ -10,7 +10,7 @@ Shapes: M clients at work, N clients in all, C classes, R table rows, B samples 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from selfsame.errors import SelfsameError
 from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
@@ -51,7 +52,64 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class LocalLoss(ABC):
+class Scene:
+    """What an attacker works with: a federation as it stands, and up to some hundred of its clients to attack.
+
+    Private fields are there because the reports that the attacker reads are made from them, and no other use is fair.
+    """
+
+    own: Fields
+    server: Fields
+    truth_RD: Tensor
+    exposed_RD: Tensor | None
+    world: World
+    client_M: Tensor
+    stream_M: Stream
+    reports: int  # that an attacker who averages reads of each client
+    updates: Callable[[Tensor], Tensor] | None = None  # how single clients move the bias of the last layer: (M, D)
+
+    def report(self, method: LocalLoss, number: int) -> Fields:
+        """What the clients would report now, beside the network; one independent draw for every `number`."""
+        class_M = self.world.class_of_N[self.client_M]
+        who = Cohort(self.client_M, class_M, torch.ones_like(self.client_M, dtype=torch.bool))
+        empty_MBD = self.truth_RD.new_empty(len(self.client_M), 0, self.truth_RD.shape[1])
+        sent, mine = method.send(self.server, who), pick(self.own, self.client_M)
+        return method.report(mine, sent, who, empty_MBD, empty_MBD[..., 0], self.stream_M.fold(number))[1]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What an attacker takes for the true vectors of the clients of a scene, and how they were found, in a sentence."""
+
+    vector_MD: Tensor
+    how: str
+
+
+class Comparison:
+    """How embeddings are compared: by cosine, unless a method says otherwise."""
+
+    @property
+    def by_angle(self) -> bool:
+        """Whether vectors are compared by their directions alone."""
+        return True
+
+    def place(self, x: Tensor) -> Tensor:
+        """A vector where it is compared with others: at unit length, unless the method compares by distance."""
+        return unit(x) if self.by_angle else x
+
+    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+        """How well each sample fits each template, larger is closer: shape (S, T)."""
+        if self.by_angle:
+            return unit(emb_SD) @ unit(template_TD).T
+        return minus_distance(self.place(emb_SD), template_TD)
+
+    def template(self, emb_SD: Tensor) -> Tensor:
+        """The vector that stands for a person, from embeddings of their samples: shape (D,)."""
+        return self.place(emb_SD).mean(0)
+
+
+@dataclass(frozen=True)
+class LocalLoss(Comparison, ABC):
     """A method whose loss is computed on the device. Subclasses override what they need."""
 
     name: ClassVar[str]
@@ -62,6 +120,11 @@ class LocalLoss(ABC):
     federated: ClassVar[bool] = True
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
 
+    def require(self, holds: bool, rule: str, got: object) -> None:
+        """Raise `SelfsameError` with the rule that a hyper-parameter or a federation breaks."""
+        if not holds:
+            raise SelfsameError(f"{self.name}: {rule}, got {got!r}")
+
     def check(self, world: World) -> None:
         """Raise `SelfsameError` where these hyper-parameters cannot work on this federation."""
         return None
@@ -69,6 +132,11 @@ class LocalLoss(ABC):
     def width(self, asked: int) -> int:
         """The embedding width the network must have, given the width asked for."""
         return asked
+
+    @property
+    def open_secrets(self) -> bool:
+        """Whether private draws come from the run's seed, so that whoever knows it can repeat them."""
+        return False
 
     @property
     def needs_final_embedding(self) -> bool:
@@ -91,9 +159,20 @@ class LocalLoss(ABC):
         """What the server sends to each client beside the network: per-client rows (M, ...) or whole tables."""
         return {}
 
+    def packed(self, sent: Fields) -> Fields:
+        """The message without the rows that its clients do not read: for the wire, not for a captured graph."""
+        return sent
+
+    def down_rows(self) -> frozenset[str]:
+        """Fields sent down whose number of rows the device cannot know beforehand."""
+        return frozenset()
+
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        """The working fields of the round, given the first batch embedded by the network as received."""
-        return {name: own[name] for name in self.learns}
+        """The working fields of the round, given the first batch embedded by the network as received.
+
+        By default the device's own, and those that it learns from what it was sent.
+        """
+        return {**own, **{name: sent[name] for name in self.learns if name not in own}}
 
     @abstractmethod
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
@@ -102,8 +181,12 @@ class LocalLoss(ABC):
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
-        """(what stays on the device, what leaves it beside the network update), rows for the M clients."""
-        return {name: mine[name] for name in self.learns if name in self.wire.own}, {}
+        """(what stays on the device, what leaves it beside the network update), rows for the M clients.
+
+        By default the working fields, each where the wire says that it goes.
+        """
+        stays = {name: value for name, value in mine.items() if name in self.wire.own}
+        return stays, {name: value for name, value in mine.items() if name in self.wire.up}
 
     def absorb(
         self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
@@ -119,27 +202,23 @@ class LocalLoss(ABC):
         """What somebody other than the owner sees in place of each row of `truth`, or None if nothing."""
         return None
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether vectors are compared by their directions alone."""
-        return True
+    def attack(self, scene: Scene) -> Recovered | None:
+        """What somebody recovers who knows the method and reads what it shares; None: no more than `exposed`."""
+        return None
 
-    def place(self, x: Tensor) -> Tensor:
-        """A vector where it is compared with others: at unit length, unless the method compares by distance."""
-        return unit(x) if self.by_angle else x
-
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """How well each sample fits each template, larger is closer: shape (S, T). Cosine unless overridden."""
-        return unit(emb_SD) @ unit(template_TD).T
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        """The vector that stands for a person, from embeddings of their samples: shape (D,)."""
-        return unit(emb_SD).mean(0)
+    def facts(self, world: World) -> Mapping[str, float]:
+        """What a run's report says of the method beside its figures; a name that ends in ", log10" tells a power."""
+        return {}
 
 
 def unit(x: Tensor) -> Tensor:
     """x scaled to length one along its last axis; a zero vector stays zero."""
     return F.normalize(x, dim=-1, eps=1e-12)
+
+
+def minus_distance(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
+    """Minus the Euclidean distance of every sample to every template: shape (S, T)."""
+    return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def products(a_MD: Tensor, b_ND: Tensor) -> Tensor:
@@ -156,6 +235,11 @@ def products(a_MD: Tensor, b_ND: Tensor) -> Tensor:
 def sample_mean(value_MB: Tensor, mask_MB: Tensor) -> Tensor:
     """Mean over the samples that count, one value a client: shape (M,)."""
     return (value_MB * mask_MB).sum(1) / mask_MB.sum(1).clamp(min=1)
+
+
+def mean_embedding(emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
+    """Mean over the samples that count, one vector a client: shape (M, D)."""
+    return (emb_MBD * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
 
 
 def put_rows(table: Tensor, row_M: Tensor, value_M: Tensor, alive_M: Tensor) -> None:
@@ -186,3 +270,25 @@ def sum_by_class(value_M: Tensor, who: Cohort) -> Tensor:
 def pick(fields: Mapping[str, Tensor], row_M: Tensor) -> Fields:
     """The rows of some clients from tables over all clients."""
     return {name: table[row_M] for name, table in fields.items()}
+
+
+def averaged(reports_TRD: Tensor, directions: bool = True) -> Tensor:
+    """The mean of T reports whose noise was drawn independently, as `directions` (unit vectors) or as it is.
+
+    With FedGN (5) the cosine to the prototype grows with T as 1 / sqrt(1 + sigma^2 D / T), while the prototype stands.
+    """
+    mean_RD = reports_TRD.double().mean(0)
+    return unit(mean_RD) if directions else mean_RD
+
+
+def each_row(stream: Stream, rows: int) -> Stream:
+    """A stream for every row of a table, each the same however many there are; `stream` has one row."""
+    return Stream(stream.key_M.expand(rows)).fold(torch.arange(rows, device=stream.key_M.device))
+
+
+def normal_rows(stream: Stream, dim: int, block: int = 65536) -> Tensor:
+    """Standard normal rows, one per row of the stream, in blocks: a draw takes several times its result's memory."""
+    table_RD = torch.empty(len(stream.key_M), dim, device=stream.key_M.device)
+    for part_BD, key_B in zip(table_RD.split(block), stream.key_M.split(block), strict=True):
+        part_BD.copy_(Stream(key_B).normal(dim))
+    return table_RD

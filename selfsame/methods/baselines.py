@@ -8,9 +8,8 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean, unit
-from selfsame.methods.fedaws import PAPER, ClassEmbedding, normal_rows
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, each_row, normal_rows, sample_mean, unit
+from selfsame.methods.fedaws import PAPER, ClassEmbedding
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -61,17 +60,15 @@ class Softmax(LocalLoss):
     scale: float = 16.0  # of cosine logits; 0: plain logits (1)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.scale < float("inf"):
-            raise SelfsameError(f"{self.name}: scale must be 0 (plain logits) or more, got {self.scale!r}")
+        self.require(0 <= self.scale < float("inf"), "scale must be 0 (plain logits) or more", self.scale)
 
     def check(self, world: World) -> None:
-        if world.classes < 2:
-            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def begin_head(self, world: World, stream: Stream) -> Fields:
         """Cosine logits: N(0, I), as every vector that a loss normalises. Plain logits: small, nearly even."""
         spread = 1.0 if self.scale > 0 else 0.01
-        return {"class_matrix": spread * normal_rows(world.classes, world.dim, stream)}
+        return {"class_matrix": spread * normal_rows(each_row(stream, world.classes), world.dim)}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """Softmax cross-entropy on the logits (1); the class matrix is shared, or a client's own replica (M, C, D)."""

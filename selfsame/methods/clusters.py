@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from selfsame.methods.base import Fields, products, unit
+from selfsame.methods.base import Fields, each_row, products, unit
 from selfsame.streams import Stream
 
 CHOICES = 4  # lists a row tries
@@ -35,10 +35,9 @@ def count_lists(rows: int, clusters: int) -> int:
 def begin(rows: int, dim: int, clusters: int, stream: Stream) -> Fields:
     """Random centres and random seats; `stream` has one row."""
     row_N = torch.arange(rows, device=stream.key_M.device)
-    list_C = row_N[: count_lists(rows, clusters)]
-    side_N = Stream(stream.key_M.expand(rows)).fold(row_N).bits(1)[:, 0] & 1
+    side_N = each_row(stream, rows).bits(1)[:, 0] & 1
     at_N2 = torch.where(side_N[:, None] == row_N.new_tensor([0, 1]), row_N[:, None], -1)
-    centre_CD = unit(Stream(stream.fold(1).key_M.expand(len(list_C))).fold(list_C).normal(dim))
+    centre_CD = unit(each_row(stream.fold(1), count_lists(rows, clusters)).normal(dim))
     return {
         "cluster_centres": centre_CD,
         "cluster_rows": at_N2,  # the row on each seat, -1 where there is none

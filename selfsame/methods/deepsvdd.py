@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, minus_distance, sample_mean
 from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
@@ -42,19 +42,13 @@ class DeepSVDD(LocalLoss):
         }
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        count_M = mask_MB.sum(1)
-        mean_MD = (emb_MBD * mask_MB[..., None]).sum(1) / count_M.clamp(min=1)[:, None]
+        mean_MD = mean_embedding(emb_MBD, mask_MB)
         centre_MD = torch.where(own["started"][:, None], own["centre"], mean_MD.to(own["centre"].dtype))
-        return {"centre": centre_MD.detach(), "started": own["started"] | (count_M > 0)}
+        return {"centre": centre_MD.detach(), "started": own["started"] | (mask_MB.sum(1) > 0)}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """(1), the mean over the batch."""
         return sample_mean(((emb_MBD - mine["centre"][:, None]) ** 2).sum(-1), mask_MB)
-
-    def report(
-        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
-    ) -> tuple[Fields, Fields]:
-        return {"centre": mine["centre"], "started": mine["started"]}, {}
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["centre"]
@@ -64,7 +58,4 @@ class DeepSVDD(LocalLoss):
         return False
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        return -(torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist") ** 2)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return emb_SD.mean(0)
+        return -(minus_distance(emb_SD, template_TD) ** 2)

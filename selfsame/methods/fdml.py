@@ -15,14 +15,13 @@ Shapes: M clients at work, B samples a batch, D embedding width, S = M B samples
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, sample_mean
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, sample_mean
 from selfsame.methods.split import SplitLoss
 from selfsame.methods.wire import Sight, Wire
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism, keep, perturb
@@ -32,6 +31,7 @@ PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learni
 KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")
 AVERAGES = ("active", "all")
 NOISES = ("none", "laplace", "gaussian")
+_LOSS = ("kind", "margin", "squared", "average", "normalise", "alpha", "beta", "base")
 _FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting
 
 
@@ -64,15 +64,14 @@ class Fdml(SplitLoss):
 
     def __post_init__(self) -> None:
         for name, allowed in (("kind", KINDS), ("average", AVERAGES), ("noise", NOISES)):
-            if getattr(self, name) not in allowed:
-                raise SelfsameError(f"{self.name}: {name} is one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+            value = getattr(self, name)
+            self.require(value in allowed, f"{name} is one of {', '.join(allowed)}", value)
         for name in ("margin", "alpha", "beta"):
-            if not 0 < getattr(self, name) <= 1e6:
-                raise SelfsameError(f"{self.name}: {name} must be above 0 and at most 1e6, got {getattr(self, name)}")
-        if not -1 <= self.base <= 1:
-            raise SelfsameError(f"{self.name}: base must be a cosine, from -1 to 1, got {self.base}")
-        if self.mechanism is None and self.drop:
-            raise SelfsameError(f"{self.name}: drop goes with noise (laplace or gaussian), got {self.drop} without")
+            value = getattr(self, name)
+            self.require(0 < value <= 1e6, f"{name} must be above 0 and at most 1e6", value)
+        self.require(-1 <= self.base <= 1, "base must be a cosine, from -1 to 1", self.base)
+        noisy = self.mechanism is not None
+        self.require(noisy or not self.drop, "drop goes with noise (laplace or gaussian)", self.drop)
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -81,9 +80,13 @@ class Fdml(SplitLoss):
             return Laplace(self.clip, self.scale, self.drop)
         return Gaussian(self.clip, self.scale, self.drop) if self.noise == "gaussian" else None
 
+    def enclave_terms(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        noise = ("drop", "clip", "scale") if self.mechanism else ()
+        privacy = {"kind": self.noise} | {name: getattr(self, name) for name in noise}
+        return {name: getattr(self, name) for name in _LOSS}, privacy
+
     def check(self, world: World) -> None:
-        if world.classes < 2:
-            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """(1) and its kin; Algorithm 1 is its derivative."""
@@ -166,16 +169,6 @@ class Fdml(SplitLoss):
     def by_angle(self) -> bool:
         return self.normalise or self.kind == "multi-similarity"
 
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """Minus the distance; on the sphere the cosine, which orders samples before one template in the same way."""
-        if self.by_angle:
-            return super().score(emb_SD, template_TD)
-        return minus_distance(emb_SD, template_TD)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        """The mean of the embeddings (VII-C)."""
-        return self.place(emb_SD).mean(0)
-
 
 @dataclass(frozen=True)
 class FlTraditional(LocalLoss):
@@ -197,8 +190,7 @@ class FlTraditional(LocalLoss):
     )
 
     def check(self, world: World) -> None:
-        if world.classes < 2:
-            raise SelfsameError(f"{self.name}: there must be 2 classes or more to tell apart, got {world.classes}")
+        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {"template": torch.zeros(len(client_R), world.dim, device=client_R.device)}
@@ -210,8 +202,7 @@ class FlTraditional(LocalLoss):
         return {"weight": draw[:, 1:].contiguous(), "bias": draw[:, 0].contiguous()}
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
-        return {"template": ((emb_MBD * mask_MB[..., None]).sum(1) / count_M1).detach()}
+        return {"template": mean_embedding(emb_MBD, mask_MB).detach()}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The layer is shared, or a client's own replica with an axis M in front."""
@@ -219,28 +210,12 @@ class FlTraditional(LocalLoss):
         class_MB = who.class_M[:, None].expand(mask_MB.shape)
         return sample_mean(F.cross_entropy(logit_MBC.transpose(1, 2), class_MB, reduction="none"), mask_MB)
 
-    def report(
-        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
-    ) -> tuple[Fields, Fields]:
-        return {"template": mine["template"]}, {}
-
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["template"]
 
     @property
     def by_angle(self) -> bool:
         return False
-
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        return minus_distance(emb_SD, template_TD)
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return emb_SD.mean(0)
-
-
-def minus_distance(emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-    """Minus the Euclidean distance of every sample to every template: shape (S, T)."""
-    return -torch.cdist(emb_SD, template_TD, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def on_sphere(x_SD: Tensor) -> Tensor:

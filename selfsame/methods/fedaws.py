@@ -14,14 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
 from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
     World,
     alive_classes,
+    each_row,
     mean_by_class,
+    normal_rows,
     put_rows,
     sample_mean,
     sum_by_class,
@@ -55,26 +56,19 @@ class ClassEmbedding(LocalLoss):
     first_length: float = 0.0  # of each class embedding before training; 0: as drawn from N(0, I), about sqrt(D)
 
     def __post_init__(self) -> None:
-        self._require(
+        self.require(
             self.distance in ("cosine", "euclidean"), "distance must be 'cosine' or 'euclidean'", self.distance
         )
-        self._require(self.first_length >= 0, "first_length must be 0 or more", self.first_length)
-        self._require(-1 < self.positive_margin <= 1, "positive_margin must lie in (-1, 1]", self.positive_margin)
-
-    def _require(self, good: bool, message: str, got: object) -> None:
-        if not good:
-            raise SelfsameError(f"{self.name}: {message}, got {got!r}")
+        self.require(self.first_length >= 0, "first_length must be 0 or more", self.first_length)
+        self.require(-1 < self.positive_margin <= 1, "positive_margin must lie in (-1, 1]", self.positive_margin)
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
-        rows_CD = normal_rows(world.classes, world.dim, stream)
+        rows_CD = normal_rows(each_row(stream, world.classes), world.dim)
         return {"class_embedding": self.first_length * unit(rows_CD) if self.first_length else rows_CD}
 
     def send(self, server: Fields, who: Cohort) -> Fields:
         """Step 4: each client gets the embedding of its own class and of no other."""
         return {"class_embedding": server["class_embedding"][who.class_M]}
-
-    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        return {name: sent[name] for name in self.learns}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The mean over the samples of (23), or of the positive part of (6) for the Euclidean distance."""
@@ -83,11 +77,6 @@ class ClassEmbedding(LocalLoss):
             return sample_mean((emb_MBD - w_MD[:, None]).square().sum(-1), mask_MB)
         cosine_MB = (unit(emb_MBD) * unit(w_MD)[:, None]).sum(-1)
         return sample_mean((self.positive_margin - cosine_MB).clamp(min=0).square(), mask_MB)
-
-    def report(
-        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
-    ) -> tuple[Fields, Fields]:
-        return {}, {name: mine[name] for name in self.learns}
 
     @torch.no_grad()
     def absorb(
@@ -115,9 +104,6 @@ class ClassEmbedding(LocalLoss):
             return -torch.cdist(emb_SD, template_TD)
         return super().score(emb_SD, template_TD)
 
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return emb_SD.mean(0) if self.distance == "euclidean" else super().template(emb_SD)
-
 
 @dataclass(frozen=True)
 class FedAwS(ClassEmbedding):
@@ -136,15 +122,15 @@ class FedAwS(ClassEmbedding):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.spread in ("full", "mining"), "spread must be 'full' or 'mining'", self.spread)
-        self._require(0 < self.margin < float("inf"), "margin must be above 0", self.margin)
-        self._require(self.neighbours >= 1, "neighbours must be 1 or more", self.neighbours)
-        self._require(self.subset >= 0, "subset must be 0 (all classes) or more", self.subset)
-        self._require(0 <= self.spread_weight < float("inf"), "spread_weight must be 0 or more", self.spread_weight)
-        self._require(self.server_steps >= 1, "server_steps must be 1 or more", self.server_steps)
+        self.require(self.spread in ("full", "mining"), "spread must be 'full' or 'mining'", self.spread)
+        self.require(0 < self.margin < float("inf"), "margin must be above 0", self.margin)
+        self.require(self.neighbours >= 1, "neighbours must be 1 or more", self.neighbours)
+        self.require(self.subset >= 0, "subset must be 0 (all classes) or more", self.subset)
+        self.require(0 <= self.spread_weight < float("inf"), "spread_weight must be 0 or more", self.spread_weight)
+        self.require(self.server_steps >= 1, "server_steps must be 1 or more", self.server_steps)
 
     def check(self, world: World) -> None:
-        self._require(world.classes >= 2, "there must be 2 classes or more to spread out", world.classes)
+        self.require(world.classes >= 2, "there must be 2 classes or more to spread out", world.classes)
 
     @torch.no_grad()
     def absorb(
@@ -159,14 +145,6 @@ class FedAwS(ClassEmbedding):
             else:
                 subset_S = draw_subset(len(table_CD), self.subset, stream.fold(step))
                 mining_step(table_CD, who, self.neighbours, subset_S, rate, self.distance)
-
-
-def normal_rows(rows: int, dim: int, stream: Stream, block: int = 65536) -> Tensor:
-    """A table of standard normal rows, each the same however many there are; `stream` has one row."""
-    table_RD = torch.empty(rows, dim, device=stream.key_M.device)
-    for row_B in torch.arange(rows, device=table_RD.device).split(block):  # a draw takes several times its result
-        table_RD[row_B] = Stream(stream.key_M.expand(len(row_B))).fold(row_B).normal(dim)
-    return table_RD
 
 
 def draw_subset(classes: int, size: int, stream: Stream) -> Tensor | None:

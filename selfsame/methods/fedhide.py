@@ -17,14 +17,26 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
 from selfsame.methods import clusters
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, products, put_rows, sample_mean, unit
+from selfsame.methods.base import (
+    Cohort,
+    Fields,
+    LocalLoss,
+    Recovered,
+    Scene,
+    World,
+    averaged,
+    each_row,
+    normal_rows,
+    products,
+    put_rows,
+    sample_mean,
+    unit,
+)
+from selfsame.methods.fedhide_attack import recover_fedhide
 from selfsame.methods.neighbours import nearest
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
-
-_ROWS_AT_ONCE = 65536  # a draw needs several times the memory of its result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +61,20 @@ class ProxyPrototypes(LocalLoss):
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
 
     def __post_init__(self) -> None:
-        _require(
-            _weight(self.negative_weight), f"{self.name}: negative_weight must be >= 0, got {self.negative_weight}"
-        )
-        _require(_weight(self.first_length), f"{self.name}: first_length must be >= 0, got {self.first_length}")
+        self.require(0 <= self.negative_weight < math.inf, "negative_weight must be >= 0", self.negative_weight)
+        self.require(0 <= self.first_length < math.inf, "first_length must be >= 0", self.first_length)
 
     def check(self, world: World) -> None:
         held = len(torch.unique(world.class_of_N))
-        _require(held >= 2, f"{self.name}: needs clients of at least 2 classes to tell apart, got {held}")
+        self.require(held >= 2, "needs clients of at least 2 classes to tell apart", held)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
-        rows_RD = _gaussian_rows(stream, world.dim)
+        rows_RD = normal_rows(stream, world.dim)
         return {"prototype": self.first_length * unit(rows_RD) if self.first_length else rows_RD}
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
-        row_N = torch.arange(world.clients, device=world.class_of_N.device)
-        rows = Stream(stream.key_M.expand(world.clients)).fold(row_N)
-        return {"proxies": unit(_gaussian_rows(rows, world.dim)), "proxy_classes": world.class_of_N.clone()}
+        rows_ND = normal_rows(each_row(stream, world.clients), world.dim)
+        return {"proxies": unit(rows_ND), "proxy_classes": world.class_of_N.clone()}
 
     def send(self, server: Fields, who: Cohort) -> Fields:
         return {"proxies": server["proxies"], "proxy_classes": server["proxy_classes"]}
@@ -103,6 +112,11 @@ class ProxyPrototypes(LocalLoss):
     def exposed(self, server: Fields, head: Fields) -> Tensor:
         return server["proxies"]
 
+    def attack(self, scene: Scene) -> Recovered:
+        """Independent noise, (5) and (6), is averaged away."""
+        report_TMD = torch.stack([scene.report(self, number)["proxy"] for number in range(scene.reports)])
+        return Recovered(averaged(report_TMD), f"averaged {scene.reports} reports made while the prototype stood")
+
 
 @dataclass(frozen=True)
 class FedHide(ProxyPrototypes):
@@ -128,14 +142,13 @@ class FedHide(ProxyPrototypes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(0 <= self.alpha <= 1, f"{self.name}: alpha must lie in [0, 1], got {self.alpha}")
-        search = f"{self.name}: search must be 'all' or 'clustered', got {self.search!r}"
-        _require(self.search in ("all", "clustered"), search)
+        self.require(0 <= self.alpha <= 1, "alpha must lie in [0, 1]", self.alpha)
+        self.require(self.search in ("all", "clustered"), "search must be 'all' or 'clustered'", self.search)
         least = {"neighbours": 1, "clusters": 0, "probes": 1, "refresh": 1, "negatives": 0}
         for option, low in least.items():
             value = getattr(self, option)
             whole = isinstance(value, int) and value >= low
-            _require(whole, f"{self.name}: {option} must be a whole number >= {low}, got {value}")
+            self.require(whole, f"{option} must be a whole number >= {low}", value)
         if self.search == "clustered" or self.negatives:
             object.__setattr__(self, "wire", replace(self.wire, down=self._down()))
 
@@ -152,8 +165,8 @@ class FedHide(ProxyPrototypes):
 
     def check(self, world: World) -> None:
         super().check(world)
-        few = f"{self.name}: clusters must not exceed the {world.clients} clients, got {self.clusters}"
-        _require(self.clusters <= world.clients, few)
+        few = self.clusters <= world.clients
+        self.require(few, f"clusters must not exceed the {world.clients} clients", self.clusters)
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         tables = super().begin_server(world, stream)
@@ -177,8 +190,7 @@ class FedHide(ProxyPrototypes):
         return sent
 
     def packed(self, sent: Fields) -> Fields:
-        """The same message without the rows that its clients do not read: for the wire, not for a captured graph."""
-        if not (self.search == "clustered" and self.negatives):
+        if not self.down_rows():
             return sent
         named_M = torch.cat([sent["near_rows"], sent["drawn_rows"]], 1)
         row_R, number_M = torch.unique(named_M.clamp(min=0), return_inverse=True)
@@ -189,6 +201,10 @@ class FedHide(ProxyPrototypes):
             "near_rows": near_M,
             "drawn_rows": drawn_M,
         }
+
+    def down_rows(self) -> frozenset[str]:
+        """Where both terms name the rows they read, the tables hold these alone."""
+        return frozenset({"proxies", "proxy_classes"} if self.search == "clustered" and self.negatives else ())
 
     def negative(self, prototype_MD: Tensor, sent: Fields, who: Cohort) -> Tensor:
         """(3), or its mean over the proxies drawn, less those of the own class.
@@ -228,6 +244,15 @@ class FedHide(ProxyPrototypes):
         if self.negatives:
             server["draw_key"].copy_(stream.fold(2).key_M)
 
+    def attack(self, scene: Scene) -> Recovered:
+        """(4) is inverted: proxies are made without noise, from a table that everybody has."""
+        seen_MD, before_ND = scene.report(self, 0)["proxy"], scene.server["proxies"]
+        found_MD = recover_fedhide(
+            seen_MD, before_ND, scene.client_M, self.alpha, self.neighbours, scene.world.class_of_N
+        )
+        how = "solved (4) for the prototype, given alpha, K and the public table before and after one report"
+        return Recovered(found_MD, how)
+
 
 @dataclass(frozen=True)
 class FedGN(ProxyPrototypes):
@@ -239,7 +264,7 @@ class FedGN(ProxyPrototypes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(_weight(self.sigma), f"{self.name}: sigma must be >= 0, got {self.sigma}")
+        self.require(0 <= self.sigma < math.inf, "sigma must be >= 0", self.sigma)
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(5)"""
@@ -257,7 +282,7 @@ class FedCS(ProxyPrototypes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(-1 <= self.cosine <= 1, f"{self.name}: cosine must lie in [-1, 1], got {self.cosine}")
+        self.require(-1 <= self.cosine <= 1, "cosine must lie in [-1, 1]", self.cosine)
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(6): a Gaussian without its part along the prototype has a uniform direction among those orthogonal to it."""
@@ -265,11 +290,6 @@ class FedCS(ProxyPrototypes):
         along_M1 = (noise_MD * prototype_MD).sum(1, keepdim=True)
         across_MD = unit(noise_MD - along_M1 * prototype_MD)
         return self.cosine * prototype_MD + math.sqrt(1 - self.cosine**2) * across_MD
-
-
-def _gaussian_rows(stream: Stream, dim: int) -> Tensor:
-    """Standard normal rows, one a key, drawn in blocks."""
-    return torch.cat([Stream(key).normal(dim) for key in stream.key_M.split(_ROWS_AT_ONCE)])
 
 
 def _repulsion(cosine_MN: Tensor, same_MN: Tensor) -> Tensor:
@@ -281,12 +301,3 @@ def _repulsion(cosine_MN: Tensor, same_MN: Tensor) -> Tensor:
     cosine_MN = cosine_MN.masked_fill_(same_MN, -1.0)
     total_M = cosine_MN.shape[1] + 2 * cosine_MN.sum(1) + torch.linalg.vecdot(cosine_MN, cosine_MN)
     return total_M / (cosine_MN.shape[1] - same_MN.sum(1)).clamp(min=1)
-
-
-def _weight(value: float) -> bool:
-    return math.isfinite(value) and value >= 0
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise SelfsameError(otherwise)

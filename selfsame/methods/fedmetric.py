@@ -18,14 +18,25 @@ Shapes: M clients at work, N clients in all, B samples a batch, D embedding widt
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, unit
+from selfsame.methods.base import (
+    Cohort,
+    Fields,
+    LocalLoss,
+    Recovered,
+    Scene,
+    World,
+    averaged,
+    mean_embedding,
+    put_rows,
+    unit,
+)
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -41,9 +52,8 @@ class _Hyperspheres(LocalLoss):
     paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
 
     def __post_init__(self) -> None:
-        _choice(self.name, "reduction", self.reduction, ("sum", "mean"))
-        if not 0 <= self.centre_rate <= 1:
-            raise SelfsameError(f"{self.name}: centre_rate must lie between 0 and 1, got {self.centre_rate}")
+        self.require(self.reduction in ("sum", "mean"), "reduction must be one of sum, mean", self.reduction)
+        self.require(0 <= self.centre_rate <= 1, "centre_rate must lie between 0 and 1", self.centre_rate)
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss.
@@ -51,8 +61,7 @@ class _Hyperspheres(LocalLoss):
         With `centre_rate` below 1 the last centre goes only a part of the way there: section 3.1 says that it is
         updated iteratively.
         """
-        count_M1 = mask_MB.sum(1, keepdim=True).clamp(min=1)
-        mean_MD = ((self.place(emb_MBD) * mask_MB[..., None]).sum(1) / count_M1).detach()
+        mean_MD = mean_embedding(self.place(emb_MBD), mask_MB).detach()
         if self.centre_rate == 1:
             return {"centre": mean_MD}
         last_MD = self._last_centre(own, sent, who).to(mean_MD.dtype)
@@ -77,17 +86,14 @@ class _Hyperspheres(LocalLoss):
     def place(self, x: Tensor) -> Tensor:
         return unit(x) if self.unit_length else x
 
-    def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
-        """Minus the distance; templates are centres and lie where they are, inside the unit sphere."""
-        return -torch.cdist(self.place(emb_SD), template_TD, compute_mode="donot_use_mm_for_euclid_dist")
-
-    def template(self, emb_SD: Tensor) -> Tensor:
-        return self.place(emb_SD).mean(0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Repelling(_Hyperspheres):
-    """The negative loss (6), for the two variants that share hyperspheres."""
+    """The negative loss (6), for the two variants that share hyperspheres.
+
+    Their wires name what is sent down in one order: the centres, the radii and the classes of the server's tables; and
+    what is sent up: a centre and a radius.
+    """
 
     negative_weight: float = 0.5  # lambda of (4); Fig. 2 tries 0.1 to 1.0, the text does not name the one of Table 2
     squared: bool = True  # the hinge of (6); False: the hinge of Algorithm 1, which is not squared
@@ -97,18 +103,30 @@ class _Repelling(_Hyperspheres):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _choice(self.name, "radius", self.radius, ("after", "before"))
-        if not (math.isfinite(self.negative_weight) and self.negative_weight >= 0):
-            raise SelfsameError(f"{self.name}: negative_weight must be >= 0, got {self.negative_weight}")
+        self.require(self.radius in ("after", "before"), "radius must be one of after, before", self.radius)
+        self.require(0 <= self.negative_weight < math.inf, "negative_weight must be >= 0", self.negative_weight)
 
     @property
     def needs_final_embedding(self) -> bool:
         return self.radius == "after"
 
-    def _negative(
-        self, emb_MBD: Tensor, mask_MB: Tensor, centre_ND: Tensor, margin_N: Tensor, class_N: Tensor, who: Cohort
-    ) -> Tensor:
+    def begin_server(self, world: World, stream: Stream) -> Fields:
+        device = world.class_of_N.device
+        centre_ND = torch.zeros(world.clients, world.dim, device=device)
+        rows = centre_ND, torch.zeros(world.clients, device=device), world.class_of_N.clone()
+        return dict(zip(self.wire.down, rows, strict=True))
+
+    def send(self, server: Fields, who: Cohort) -> Fields:
+        return {name: server[name] for name in self.wire.down}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """(4)"""
+        positive_M = super().loss(emb_MBD, mask_MB, mine, sent, head, who)
+        return positive_M + self.negative_weight * self._negative(emb_MBD, mask_MB, sent, who)
+
+    def _negative(self, emb_MBD: Tensor, mask_MB: Tensor, sent: Fields, who: Cohort) -> Tensor:
         """(6). A client that has not reported has margin 0, and max(0, 0 - d) is 0: no other test is needed."""
+        centre_ND, margin_N, class_N = (sent[name] for name in self.wire.down)
         hinge_MBN = (margin_N.to(emb_MBD.dtype) - pairwise(self.place(emb_MBD), centre_ND.to(emb_MBD.dtype))).clamp(
             min=0
         )
@@ -120,6 +138,15 @@ class _Repelling(_Hyperspheres):
     def _true_radius(self, mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
         """R^k of Algorithm 1: the largest distance of a sample to the centre."""
         return (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
+
+    def absorb(
+        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        for table, name in zip(self.wire.down, self.wire.up, strict=False):  # classes are not reported
+            put_rows(server[table], who.client_M, leaves[name], who.alive_M)
+
+    def exposed(self, server: Fields, head: Fields) -> Tensor:
+        return server[next(iter(self.wire.down))]
 
 
 @dataclass(frozen=True)
@@ -150,34 +177,14 @@ class FedMetric(_Repelling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (math.isfinite(self.scale) and self.scale > 0):
-            raise SelfsameError(
-                f"{self.name}: scale must be > 0 (and > 1 to hide anything), got {self.scale}; "
-                "to share true centres use fedmetric-true"
-            )
+        rule = "scale must be > 0, and > 1 to hide anything (to share true centres use fedmetric-true)"
+        self.require(0 < self.scale < math.inf, rule, self.scale)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {
             "centre": torch.zeros(len(client_R), world.dim, device=client_R.device),
             "radius": torch.zeros(len(client_R), device=client_R.device),
         }
-
-    def begin_server(self, world: World, stream: Stream) -> Fields:
-        device = world.class_of_N.device
-        return {
-            "proxy_centres": torch.zeros(world.clients, world.dim, device=device),
-            "margins": torch.zeros(world.clients, device=device),
-            "proxy_classes": world.class_of_N.clone(),
-        }
-
-    def send(self, server: Fields, who: Cohort) -> Fields:
-        return {name: server[name] for name in self.wire.down}
-
-    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
-        """(4)"""
-        positive_M = super().loss(emb_MBD, mask_MB, mine, sent, head, who)
-        tables = sent["proxy_centres"], sent["margins"], sent["proxy_classes"]
-        return positive_M + self.negative_weight * self._negative(emb_MBD, mask_MB, *tables, who)
 
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
@@ -194,22 +201,25 @@ class FedMetric(_Repelling):
         stays = {"centre": centre_MD, "radius": radius_M}
         return stays, {"proxy_centre": proxy_MD, "margin": radius_M + distance_M}
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
-        put_rows(server["proxy_centres"], who.client_M, leaves["proxy_centre"], who.alive_M)
-        put_rows(server["margins"], who.client_M, leaves["margin"], who.alive_M)
-
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["centre"]
 
-    def exposed(self, server: Fields, head: Fields) -> Tensor:
-        return server["proxy_centres"]
+    def attack(self, scene: Scene) -> Recovered:
+        """The offset X of a proxy centre A = C + X, |X| = D = s R, is drawn anew in every round and averages away."""
+        centre_MD, radius_M = scene.own["centre"][scene.client_M], scene.own["radius"][scene.client_M]
+        dim, reports = centre_MD.shape[1], scene.reports
+        shift_TMD = torch.stack([unit(scene.stream_M.fold(number).normal(dim)) for number in range(reports)])
+        found_MD = averaged(centre_MD + self.scale * radius_M[:, None] * shift_TMD, directions=False)
+        return Recovered(found_MD, f"averaged {reports} proxy centres made while the centre stood")
+
+    def facts(self, world: World) -> Mapping[str, float]:
+        """(R / (R + D))^d, the share of the proxy hypersphere that the true one fills (section 3.2)."""
+        return {"exposure ratio (3.2), log10": -world.dim * math.log1p(self.scale) / math.log(10)}
 
 
 @dataclass(frozen=True)
 class FedMetricTrue(_Repelling):
-    """pos+neg(true): the true hypersphere is shared with everybody (D = 0, margin R)."""
+    """pos+neg(true): the true hypersphere is shared with everybody: (4) with A = C and margin R, for D = 0."""
 
     name: ClassVar[str] = "fedmetric-true"
     shared_class: ClassVar[str] = (
@@ -227,41 +237,15 @@ class FedMetricTrue(_Repelling):
         },
     )
 
-    def begin_server(self, world: World, stream: Stream) -> Fields:
-        device = world.class_of_N.device
-        return {
-            "true_centres": torch.zeros(world.clients, world.dim, device=device),
-            "true_radii": torch.zeros(world.clients, device=device),
-            "centre_classes": world.class_of_N.clone(),
-        }
-
-    def send(self, server: Fields, who: Cohort) -> Fields:
-        return {name: server[name] for name in self.wire.down}
-
     def _last_centre(self, own: Fields, sent: Fields, who: Cohort) -> Tensor:
         return sent["true_centres"][who.client_M]
-
-    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
-        """(4) with A = C and M = R"""
-        positive_M = super().loss(emb_MBD, mask_MB, mine, sent, head, who)
-        tables = sent["true_centres"], sent["true_radii"], sent["centre_classes"]
-        return positive_M + self.negative_weight * self._negative(emb_MBD, mask_MB, *tables, who)
 
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
         return {}, {"true_centre": mine["centre"], "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
-        put_rows(server["true_centres"], who.client_M, leaves["true_centre"], who.alive_M)
-        put_rows(server["true_radii"], who.client_M, leaves["true_radius"], who.alive_M)
-
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
-        return server["true_centres"]
-
-    def exposed(self, server: Fields, head: Fields) -> Tensor:
         return server["true_centres"]
 
 
@@ -276,22 +260,8 @@ class FedMetricPos(_Hyperspheres):
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {"centre": torch.zeros(len(client_R), world.dim, device=client_R.device)}
 
-    def report(
-        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
-    ) -> tuple[Fields, Fields]:
-        return {"centre": mine["centre"]}, {}
-
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["centre"]
-
-
-def exposure_ratio_log10(radius: float, distance: float, dim: int) -> float:
-    """log10 of (R / (R + D))^d, the share of the proxy hypersphere that the true one fills (section 3.2)."""
-    if not (radius > 0 and distance >= 0 and dim >= 1):
-        raise SelfsameError(
-            f"exposure ratio: needs radius > 0, distance >= 0, dim >= 1, got {radius}, {distance}, {dim}"
-        )
-    return -dim * math.log1p(distance / radius) / math.log(10)
 
 
 def length(x: Tensor) -> Tensor:
@@ -311,8 +281,3 @@ def _root(square: Tensor) -> Tensor:
     """Square root with value and gradient 0 where the square is not positive."""
     positive = square > 0
     return torch.sqrt(torch.where(positive, square, 1)) * positive
-
-
-def _choice(method: str, option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise SelfsameError(f"{method}: {option} must be one of {', '.join(allowed)}, got {value!r}")

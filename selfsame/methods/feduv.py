@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, put_rows, sample_mean, unit
+from selfsame.methods.base import Cohort, Fields, LocalLoss, Recovered, Scene, World, put_rows, sample_mean, unit
 from selfsame.methods.bch import BCH, Bits, bch_code, codes, smallest_message
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
@@ -56,10 +56,8 @@ class FedUV(LocalLoss):
     )
 
     def __post_init__(self) -> None:
-        if self.secrets not in ("system", "seeded"):
-            raise SelfsameError(f"{self.name}: secrets must be 'system' or 'seeded', got {self.secrets!r}")
-        if not 1 <= self.base_bits <= 64:
-            raise SelfsameError(f"{self.name}: base_bits must be between 1 and 64, got {self.base_bits}")
+        self.require(self.secrets in ("system", "seeded"), "secrets must be 'system' or 'seeded'", self.secrets)
+        self.require(1 <= self.base_bits <= 64, "base_bits must be between 1 and 64", self.base_bits)
         _ = self.code
 
     @cached_property
@@ -83,6 +81,10 @@ class FedUV(LocalLoss):
         Hyper-parameters alone decide, not the number of users: the base vectors of those who join later stay unique.
         """
         return min(self.base_bits, self.code.k // 2)
+
+    @property
+    def open_secrets(self) -> bool:
+        return self.secrets == "seeded"
 
     def check(self, world: World) -> None:
         if world.classes > 2**self.issued_bits:
@@ -118,15 +120,12 @@ class FedUV(LocalLoss):
     def _draw(self, stream: Stream, row_U: npt.NDArray[np.intp]) -> Bits:
         """The secret bits r of some rows of the stream: shape (U, l_r)."""
         length = self.code.k - self.issued_bits
-        if self.secrets == "seeded":
+        if self.open_secrets:
             drawn = Stream(stream.key_M[torch.from_numpy(row_U).to(stream.key_M.device)]).bits(length)
             return (drawn & 1).cpu().numpy().astype(np.uint8)
         size = (length + 7) // 8
         packed = np.frombuffer(token_bytes(len(row_U) * size), dtype=np.uint8).reshape(-1, size)
         return np.unpackbits(packed, axis=1, count=length)
-
-    def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
-        return {"codeword": own["codeword"]}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The positive term of (4), averaged over samples: max(0, 1 - (1/c) v . sigma(z))."""
@@ -135,6 +134,13 @@ class FedUV(LocalLoss):
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["codeword"]
+
+    def attack(self, scene: Scene) -> Recovered | None:
+        """(4) pulls every coordinate of the embedding towards its bit: the signs of an update are the codeword."""
+        if scene.updates is None:
+            return None
+        seen = "the signs of its last bias, seen one client at a time, are the codeword"
+        return Recovered(torch.sign(scene.updates(scene.client_M)), f"nothing but the network update leaves; {seen}")
 
 
 @dataclass(frozen=True)
@@ -152,8 +158,8 @@ class FedUVNegative(FedUV):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.negative_weight < float("inf"):
-            raise SelfsameError(f"{self.name}: negative_weight must be 0 or more, got {self.negative_weight}")
+        weight = self.negative_weight
+        self.require(0 <= weight < float("inf"), "negative_weight must be 0 or more", weight)
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         return {"codewords": torch.zeros(world.clients, self.code_length, device=world.class_of_N.device)}
@@ -186,6 +192,10 @@ class FedUVNegative(FedUV):
 
     def exposed(self, server: Fields, head: Fields) -> Tensor | None:
         return server["codewords"]
+
+    def attack(self, scene: Scene) -> Recovered | None:
+        """Nothing is left to attack: the codewords are published."""
+        return None
 
 
 def scaled(z: Tensor) -> Tensor:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding
 from selfsame.privacy.mechanisms import Mechanism
 from selfsame.streams import Stream
 
@@ -34,6 +35,10 @@ class SplitLoss(LocalLoss):
     @property
     def mechanism(self) -> Mechanism | None:
         """The noise between the derivatives and the devices, by which privacy is accounted for."""
+        return None
+
+    def enclave_terms(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """(loss, privacy) as the enclave is told them; None: it knows no such loss."""
         return None
 
     def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:
@@ -57,8 +62,7 @@ class SplitLoss(LocalLoss):
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
         """The embeddings leave, sealed to the enclave; the device keeps their mean as its owner's template."""
-        mean_MD = (self.place(emb_MBD) * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
-        return {"template": mean_MD}, {"embedding": emb_MBD}
+        return {"template": mean_embedding(self.place(emb_MBD), mask_MB)}, {"embedding": emb_MBD}
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         """The template that each device made of its samples when it last took part."""

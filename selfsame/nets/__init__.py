@@ -17,7 +17,7 @@ from selfsame.nets.lenet import LeNet
 from selfsame.nets.mel import mel_lenet, mel_resnet34
 from selfsame.nets.mlp import Perceptron
 from selfsame.nets.mobilefacenet import MobileFaceNet
-from selfsame.nets.own import Factory, imported, make
+from selfsame.nets.own import Factory, imported_factory, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
 
@@ -82,7 +82,7 @@ def build(name: str, shape: tuple[int, ...], width: int, seed: int = 0, **option
     before = torch.get_rng_state()
     try:
         with torch.device("cpu"):
-            factory = NETS[name] if name in NETS else imported(name)
+            factory = NETS[name] if name in NETS else imported_factory(name)
             torch.default_generator.manual_seed(seed % 2**63)
             if name in _OURS:
                 return factory(tuple(shape), width, **options)

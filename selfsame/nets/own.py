@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,34 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from selfsame.errors import SelfsameError
+from selfsame.fields import imported, in_one_line, short_name
 from selfsame.nets.coupling import batch_coupled
 
 Factory = Callable[..., nn.Module]  # factory(shape, width, **options)
 
-_PATH = re.compile(r"(?P<module>[^\W\d]\w*(\.[^\W\d]\w*)*):(?P<name>[^\W\d]\w*)")
 
-
-def imported(path: str) -> Factory:
-    """The factory at "package.module:Name", looked for in the current directory too. Importing runs the module."""
-    found = _PATH.fullmatch(path)
-    if found is None:
-        raise SelfsameError("an own network is written as package.module:Name")
-    module, name = found["module"], found["name"]
-    here = os.getcwd()
-    if not {"", here} & set(sys.path):
-        sys.path.append(here)  # last, so that no file here hides a library; it stays for what the module imports later
-    importlib.invalidate_caches()
-    try:
-        factory: Factory | None = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise SelfsameError(f"importing {module} fails: {in_one_line(error)}") from error
-        raise SelfsameError(f"no module {error.name!r} in {here} or among the installed packages") from error
-    except (Exception, SystemExit) as error:
-        raise SelfsameError(f"importing {module} fails: {in_one_line(error)}") from error
-    if factory is None:
-        raise SelfsameError(f"module {module!r} has no {name!r}")
+def imported_factory(path: str) -> Factory:
+    """The factory at "package.module:Name"; importing runs the module."""
+    factory: Factory = imported(path, "network")
     if not callable(factory):
+        name = short_name(path)
         raise SelfsameError(f"must be callable as {name}(shape, width, **options), got a {type(factory).__name__}")
     return factory
 
@@ -107,8 +86,3 @@ def _embed(net: nn.Module, x: Tensor) -> Any:
             return net(x)
     except Exception as error:
         raise SelfsameError(f"fails on samples of shape {tuple(x.shape[1:])}: {in_one_line(error)}") from error
-
-
-def in_one_line(error: BaseException) -> str:
-    """An exception's kind and the start of its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -15,6 +15,7 @@ from selfsame.data import Federation, load
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import prepare, resolve
 from selfsame.errors import SelfsameError
+from selfsame.fields import short_name
 from selfsame.files import write
 from selfsame.methods import options_of
 from selfsame.report.html import write_report
@@ -167,5 +168,5 @@ def recipes_of(methods: Sequence[str], given: Mapping[str, Any], settings: Seque
     for name, options in known.items():
         mine = [setting for setting in settings if setting not in bare or bare[setting] in options]
         recipe = make_recipe(name, None, given, mine)
-        found.append(replace(recipe, title=recipe.title or name))
+        found.append(replace(recipe, title=recipe.title or short_name(name)))
     return found

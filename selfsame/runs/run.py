@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from selfsame.audit.recovery import Leakage, audit
-from selfsame.audit.updates import audit_updates, bias_updates
+from selfsame.audit.updates import bias_updates
 from selfsame.config.recipe import Recipe, from_mapping, name_of, read_toml, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
@@ -134,12 +135,8 @@ class Run:
         state, problem = self.state, self.problem
         world = smaller_world(problem.world, state.present)
         stream = problem.server_stream("audit", state.round)
-        found = audit(problem.method, state.own, state.server, self._head(), world, stream)
-        if found.paper is None and "codeword" in state.own:
-            client_M = torch.arange(min(state.present, 200), device=problem.model.device)
-            update_MD = bias_updates(problem, state, client_M)
-            return audit_updates(update_MD, client_M, state.own["codeword"])
-        return found
+        updates = partial(bias_updates, problem, state)
+        return audit(problem.method, state.own, state.server, self._head(), world, stream, updates=updates)
 
     def record(self, loss: float) -> Record:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""

@@ -12,14 +12,13 @@ from selfsame.engine.joint import privacy_spent
 from selfsame.errors import SelfsameError
 from selfsame.files import parse_json, read_text, write_json
 from selfsame.measure.looks import pair_curve
-from selfsame.methods.fedhide import FedGN
-from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
+from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
+from selfsame.report.words import attacker_words, fact_words
 from selfsame.runs.run import Run
 
-_COSINE = FedGN()  # any method that compares by angle
 _PICTURED = 600  # samples in the picture of the embedding space
 _PICTURED_CLASSES = 100
 
@@ -41,14 +40,12 @@ def view(run: Run) -> RunView:
     if spent is not None:
         facts["privacy"] = spent
     if run.leakage is not None:
-        facts["attacker"] = run.leakage.how
+        facts["attacker"] = attacker_words(run.leakage.how, run.leakage.paper is not None)
         if run.leakage.cosine_mean is not None:
             facts["cosine of true and shared vectors"] = (
                 f"{run.leakage.cosine_mean:.3f} +- {run.leakage.cosine_std or 0:.3f}"
             )
-    if isinstance(run.problem.method, FedMetric):
-        power = exposure_ratio_log10(1.0, run.problem.method.scale, run.problem.world.dim)
-        facts["exposure ratio (3.2)"] = f"10^{power:.1f}"
+    facts |= fact_words(run.problem.method.facts(run.problem.world))
     return RunView(
         title=run.title,
         method=run.recipe.method.name,
@@ -68,7 +65,7 @@ def view(run: Run) -> RunView:
 def _raw(run: Run) -> str:
     """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
     federation = run.problem.federation
-    found = pair_curve(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
+    found = pair_curve(Comparison(), lambda x: federation.scale(x).flatten(1), federation.unseen)
     return f"raw unseen samples by cosine: AUROC {100 * found.area:.1f} %, EER {100 * found.eer:.1f} %"
 
 

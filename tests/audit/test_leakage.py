@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from selfsame.audit import leakage
-from selfsame.audit.leakage import cosine_statistics, prototype_leakage, spread
+from selfsame.audit.leakage import cosine_statistics, prototype_leakage
 from selfsame.errors import SelfsameError
 
 
@@ -51,15 +51,6 @@ def test_cosine_statistics():
     mean, std = cosine_statistics(truth, exposed)
     assert mean == pytest.approx(float(cosines.mean()), abs=1e-6)
     assert std == pytest.approx(float(cosines.std(correction=0)), abs=1e-6)
-
-
-def test_spread_is_the_mean_over_pairs():
-    truth, _ = tables()
-    pairs = [cosine(truth[i], truth[j]) for i in range(23) for j in range(23) if i != j]
-    assert spread(truth) == pytest.approx(sum(pairs) / len(pairs))
-    assert spread(truth[:1].expand(5, -1)) == pytest.approx(1)
-    assert spread(torch.eye(4)) == pytest.approx(0)
-    assert spread(truth[:1]) == 0
 
 
 def test_tables_of_different_shape_are_refused():

@@ -1,30 +1,39 @@
 """The attacker that reads FedUV's codewords off single network updates."""
 
+from functools import partial
+
 import torch
 
-from selfsame.audit.updates import audit_updates, bias_updates
+from selfsame.audit.recovery import audit
+from selfsame.audit.updates import bias_updates
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 
 
-def feduv_problem():
+def feduv_problem(clients=6):
     tables = {
         "method": {"name": "feduv", "code_length": 31, "secrets": "seeded"},
         "data": {"name": "synthetic"},
         "local": {"batch": 4},
         "run": {"device": "cpu", "precision": "float64"},
     }
-    return prepare(from_mapping(tables), load("synthetic", clients=6, samples=5, held_out=2))
+    return prepare(from_mapping(tables), load("synthetic", clients=clients, samples=5, held_out=2))
+
+
+def attacked(problem, state, updates):
+    stream = problem.server_stream("audit", 0)
+    return audit(problem.method, state.own, state.server, {}, problem.world, stream, updates=updates)
 
 
 def test_the_signs_of_one_clients_last_bias_update_are_its_codeword():
     problem = feduv_problem()
     state = begin(problem)
-    client = torch.arange(6)
-    found = audit_updates(bias_updates(problem, state, client), client, state.own["codeword"])
+    found = attacked(problem, state, partial(bias_updates, problem, state))
     assert found.recovered == 1.0 and found.paper is None and found.recovered_cosine > 0.9
+    assert "signs" in found.how
+    assert attacked(problem, state, None).recovered is None
 
 
 def test_the_bias_update_is_what_the_server_sees():
@@ -45,7 +54,7 @@ def test_the_bias_update_is_what_the_server_sees():
 
 
 def test_noise_recovers_nobody_reliably():
+    problem = feduv_problem(clients=50)
     draw = torch.Generator().manual_seed(0)
-    codewords = torch.sign(torch.randn(50, 63, generator=draw))
-    found = audit_updates(torch.randn(50, 63, generator=draw), torch.arange(50), codewords)
+    found = attacked(problem, begin(problem), lambda client_M: torch.randn(len(client_M), 31, generator=draw))
     assert found.recovered < 0.2

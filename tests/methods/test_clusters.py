@@ -94,7 +94,7 @@ def loops_seat(tables: Fields, table: Tensor, rows: list[int], asks: list[bool],
     return seats, at
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(2, 40),
     lists=st.integers(0, 40),
@@ -158,7 +158,7 @@ def test_nobody_is_lost_where_everybody_wants_the_same_list() -> None:
     assert sorted(found[found >= 0].tolist()) == list(range(40))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(rows=st.integers(2, 30), lists=st.integers(0, 30), rounds=st.integers(0, 6), probes=st.integers(1, 40))
 def test_candidates_are_the_members_of_the_nearest_lists(rows, lists, rounds, probes) -> None:
     tables, table = made(rows, lists=min(lists, rows))
@@ -173,7 +173,7 @@ def test_candidates_are_the_members_of_the_nearest_lists(rows, lists, rounds, pr
         assert sorted(row for row in found[m].tolist() if row != -1) == want
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     width=st.integers(1, 30),
     k=st.integers(1, 12),

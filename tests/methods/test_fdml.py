@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -340,3 +341,10 @@ def test_cross_entropy_by_loops(replicas):
             logit = [float(head["weight"][c] @ emb_MBD[m, b] + head["bias"][c]) for c in range(5)]
             losses.append(math.log(sum(map(math.exp, logit))) - logit[int(LABEL_M[m])])
         assert float(got[m]) == pytest.approx(sum(losses) / max(1, len(losses)), abs=1e-12)
+
+
+def test_the_enclave_is_told_the_whole_loss():
+    loss, privacy = Fdml(margin=0.3, noise="laplace", drop=0.2).enclave_terms()
+    assert loss == {part.name: getattr(Fdml(margin=0.3), part.name) for part in dataclasses.fields(Loss)}
+    assert privacy == {"kind": "laplace", "drop": 0.2, "clip": 2e-5, "scale": 1e-5}
+    assert Fdml().enclave_terms()[1] == {"kind": "none"}

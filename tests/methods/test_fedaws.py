@@ -5,8 +5,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, World
-from selfsame.methods.fedaws import FedAwS, draw_subset, mining_step, normal_rows, spread_gradient
+from selfsame.methods.base import Cohort, World, each_row, normal_rows
+from selfsame.methods.fedaws import FedAwS, draw_subset, mining_step, spread_gradient
 from selfsame.streams import Stream
 
 DISTANCES = ["cosine", "euclidean"]
@@ -23,7 +23,7 @@ def cohort(classes, alive=None):
 
 
 def table(classes=7, dim=4, dtype=torch.float64):
-    return normal_rows(classes, dim, stream()).to(dtype)
+    return normal_rows(each_row(stream(), classes), dim).to(dtype)
 
 
 def distance_of(a, b, kind):
@@ -249,8 +249,8 @@ def test_a_class_starts_the_same_however_many_there_are():
     few = FedAwS().begin_server(world, stream())["class_embedding"]
     many = FedAwS().begin_server(larger, stream())["class_embedding"]
     assert few.shape == (3, 5) and torch.equal(few, many[:3])
-    assert torch.equal(normal_rows(9, 5, stream(), block=2), many)
-    big = normal_rows(400, 50, stream())
+    assert torch.equal(normal_rows(each_row(stream(), 9), 5, block=2), many)
+    big = normal_rows(each_row(stream(), 400), 50)
     assert abs(float(big.mean())) < 0.03 and abs(float(big.std()) - 1) < 0.03
 
 

@@ -17,7 +17,7 @@ def plain(query, table, k, label_m, label_n, allowed):
     return torch.tensor(values, dtype=query.dtype).reshape(len(query), min(k, len(allowed)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_equals_a_plain_sort_for_any_sizes_labels_subsets_and_blocks(data):
     m, n = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 30))

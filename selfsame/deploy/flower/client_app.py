@@ -19,7 +19,7 @@ from selfsame.deploy.flower.keys import private_folder, read_fingerprint
 from selfsame.errors import SelfsameError
 
 KNOWN = (
-    "samples", "state", "key", "conditions", "owner", "simulate", "agreed",
+    "samples", "state", "key", "conditions", "owner", "simulate", "agreed", "methods",
     "measurements", "statuses", "collateral", "simulated-enclave",
 )  # fmt: skip
 
@@ -54,12 +54,16 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
     missing = [name for name in ("samples", "state", "key") if not config.get(name)]
     if missing:
         raise SelfsameError(f"node configuration: {', '.join(missing)} missing")
+    from selfsame.methods import method_class
+
     folder = private_folder(Path(str(config["state"]))) / read_fingerprint(Path(str(config["key"])))
     common: dict[str, Any] = {
         "conditions": Path(str(config["conditions"])) if config.get("conditions") else None,
         "simulate": config.get("simulate", False) is True,
         "agreed": str(config["agreed"]) if config.get("agreed") else None,
     }
+    for path in filter(None, str(config.get("methods", "")).split(",")):
+        method_class(path)  # imported here, at the wish of who configured this device: servers cannot have it done
     if not split:
         from selfsame.deploy.device import Device
 

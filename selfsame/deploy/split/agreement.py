@@ -26,13 +26,12 @@ from selfsame.deploy import codec
 from selfsame.deploy.agreement import TRANSPORTS, Agreement, digest_of
 from selfsame.deploy.codec import Field, Message, Spec
 from selfsame.deploy.schedule import Terms
-from selfsame.enclave.losses import Loss
 from selfsame.enclave.mandate import Plan
 from selfsame.enclave.message import packed_size
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
-from selfsame.methods.fdml import Fdml
+from selfsame.methods import SplitLoss, method_class
 
 REASONS = (
     *codec.REASONS,
@@ -116,6 +115,7 @@ class SplitAgreement:
             )
         if ":" in recipe.net.name:
             raise SelfsameError(f"net.name: {recipe.net.name!r} would run code by its name; name a registered network")
+        method_class(recipe.method.name, loaded=True)
         sizes = all(type(size) is int and 0 < size < _LARGEST for size in (*self.shape, recipe.net.width, self.clients))
         numbers = all(type(value) is float for value in (*self.mean, *self.std)) and all(self.std)
         channels = len(self.mean) == len(self.std) > 0 and len(self.mean) in (1, *self.shape[:1])
@@ -172,17 +172,17 @@ class SplitAgreement:
     def plan(self, problem: Problem) -> Plan:
         """The enclave's training plan."""
         method, recipe = problem.method, problem.recipe
-        if not isinstance(method, Fdml):
-            raise SelfsameError(f"{recipe.method.name}: the enclave computes the losses of fdml alone")
-        loss = {part.name: getattr(method, part.name) for part in fields(Loss)}
-        names = ("drop", "clip", "scale") if method.mechanism else ()
+        told = method.enclave_terms() if isinstance(method, SplitLoss) else None
+        if told is None:
+            raise SelfsameError(f"{recipe.method.name}: the enclave does not know its loss")
+        loss, privacy = told
         try:
             return Plan(
                 network=f"{recipe.net.name} {self.digest}",
                 dim=problem.world.dim,
                 parameters=problem.model.parameters,
                 loss=loss,
-                privacy={"kind": method.noise} | {name: getattr(method, name) for name in names},
+                privacy=privacy,
                 participants=self.required,
                 gradients=self.gradients,
                 samples=recipe.local.batch,
