@@ -15,7 +15,7 @@ from selfsame.data import cache
 from selfsame.data.cache import pack, watching
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def write(root, contents):

@@ -66,6 +66,13 @@ class Bags:
 
     on_host: ClassVar[bool] = False
 
+    @staticmethod
+    def of(rows: Sparse, longest: int, row_S: Ints, start_N: Ints) -> Bags:
+        """The rows of a file, with at most `longest` features each."""
+        offset, index, value = map(torch.from_numpy, (rows.offset, rows.index, rows.value))
+        own, start = torch.from_numpy(row_S), torch.from_numpy(start_N)
+        return _cut(Bags(offset, index, value, own, start, longest, rows.features))
+
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
         return self.padded(self.row_S[self.start_N[client_M][:, None] + index_MB])
 
@@ -117,21 +124,12 @@ def load_xc(
     if lost:
         notes.append(f"{lost} of {train.labels} labels lost all their rows when one label a row was drawn: no client")
     width = _width(train, test, longest, notes)
-    bags = Bags(
-        torch.from_numpy(train.offset),
-        torch.from_numpy(train.index),
-        torch.from_numpy(train.value),
-        torch.from_numpy(row[order]),
-        torch.from_numpy(np.cumsum(count) - count),
-        width,
-        train.features,
-    )
     return Federation(
         name=name,
         shape=(2, width),
         class_of_N=torch.arange(len(held)),
         count_N=torch.from_numpy(count),
-        source=_cut(bags),
+        source=Bags.of(train, width, row[order], np.cumsum(count) - count),
         test=_tested(test, held, width, test_rows, seed, notes),
         unseen=Samples(torch.empty(0, 2, width), torch.empty(0, dtype=torch.int64)),
         notes=tuple(notes),
@@ -210,17 +208,9 @@ def _tested(test: Sparse, held: Ints, width: int, most: int, seed: int, notes: l
         )
     offset = np.append(0, np.cumsum(count))
     share = host_generator(seed, "xc/test").random(len(kept))
-    bags = Bags(
-        torch.from_numpy(test.offset),
-        torch.from_numpy(test.index),
-        torch.from_numpy(test.value),
-        torch.empty(0, dtype=torch.int64),
-        torch.empty(0, dtype=torch.int64),
-        width,
-        test.features,
-    )
+    nobody = np.empty(0, np.int64)
     return MultiLabelled(
-        _cut(bags).padded(torch.from_numpy(kept)),
+        Bags.of(test, width, nobody, nobody).padded(torch.from_numpy(kept)),
         torch.from_numpy(label[offset[:-1] + (share * count).astype(np.int64)]),
         labels=Ragged(torch.from_numpy(offset), torch.from_numpy(label)),
         missed=missed,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from selfsame.data import load
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FOLDER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}
 
 

@@ -57,7 +57,7 @@ def test_another_split_is_asked_for_by_name(tmp_path):
         load("emnist", tmp_path, split="all")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=60), st.text("0123456789 -\n", max_size=60).map(str.encode)))
 def test_an_odd_mapping_gives_no_names(tmp_path, body):
     if not (tmp_path / "emnist-digits-mapping.txt").exists():

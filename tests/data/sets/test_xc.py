@@ -12,7 +12,7 @@ from selfsame.data.sets import xc
 from selfsame.data.sets.xc import load_xc
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TRAIN = """7 6 5
 0,3 0:1 5:0.5
 3 1:2 2:-1.5e-1 4:+3
@@ -158,7 +158,7 @@ def test_labels_that_lose_all_their_rows_are_reported(tmp_path):
     assert fed.notes == ("2 of 3 labels lost all their rows when one label a row was drawn: no client",)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(longest=st.integers(1, 9), seed=st.integers(0, 1000))
 def test_long_rows_keep_their_largest_features(tmp_path, longest, seed):
     rng = np.random.default_rng(seed)
