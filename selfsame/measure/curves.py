@@ -136,8 +136,8 @@ def corners(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
     Between two genuine scores only the number of impostors matters: far fewer points where impostors are many.
     """
     own, other = np.sort(_side("genuine", genuine)), np.sort(_side("impostor", impostor))
-    level = own[np.append(np.flatnonzero(own[1:] != own[:-1]), len(own) - 1)[::-1]]  # each score once, highest first
-    until = len(own) - np.searchsorted(own, level)
+    first = np.append(0, np.flatnonzero(own[1:] != own[:-1]) + 1)[::-1]  # of each run of equals
+    level, until = own[first], len(own) - first
     # From each level to the next: impostors in between, then all trials of that score at once.
     own_k = np.concatenate([[0, 0], np.repeat(until, 2)])
     sides = [len(other) - np.searchsorted(other, level, side) for side in ("right", "left")]

@@ -67,7 +67,7 @@ def evaluate(
         figures["alike"] = alikeness(emb_SD[::step], test.y[::step]) if method.by_angle else None
     figures |= {"auroc": None, "eer": None}
     if len(unseen.x):
-        drawn["unseen"] = curve = corners(*unseen_scores(method, embed, unseen, trials))
+        drawn["unseen"] = curve = pair_curve(method, embed, unseen, trials)
         figures |= {"auroc": curve.area, "eer": curve.eer}
     return Evaluation(figures, {name: curve.thin() for name, curve in drawn.items()} if curves else {})
 
@@ -144,6 +144,11 @@ def unseen_scores(
         same = label[left] == label[right]
     score = pair_scores(method, embedded(embed, samples.x, needed), left, right)
     return score[same], score[~same]
+
+
+def pair_curve(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
+    """The ROC over these pairs."""
+    return corners(*unseen_scores(method, embed, samples, trials))
 
 
 def _precision_at_1(method: LocalLoss, emb_SD: Tensor, vector_CD: Tensor, test: Samples) -> float:

@@ -20,8 +20,7 @@ from selfsame.config.recipe import Recipe, differences, from_mapping, read_toml,
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
 from selfsame.runs.run import Run
-from selfsame.measure.curves import corners
-from selfsame.measure.looks import unseen_scores
+from selfsame.measure.looks import pair_curve
 from selfsame.methods.wire import Sight
 
 _WHO = {
@@ -86,7 +85,7 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
 def _raw(run: Run) -> str:
     """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
     federation = run.problem.federation
-    found = corners(*unseen_scores(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen))
+    found = pair_curve(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
     return f"raw unseen samples by cosine: AUROC {100 * found.area:.1f} %, EER {100 * found.eer:.1f} %"
 
 
