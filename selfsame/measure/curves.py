@@ -114,23 +114,46 @@ def roc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
     """One point for every distinct score."""
     own, other = np.sort(_side("genuine", genuine)), np.sort(_side("impostor", impostor))
     # Both sides are sorted on their own and merged: several times as fast as sorting all with their places.
-    is_own = np.zeros(len(own) + len(other), bool)
+    total = len(own) + len(other)
+    is_own = np.zeros(total, bool)
     is_own[np.searchsorted(other, own) + np.arange(len(own))] = True
-    score = np.empty(len(is_own), np.result_type(own, other))
+    score = np.empty(total, np.result_type(own, other))
     score[is_own], score[~is_own] = own, other
-    is_own, score = is_own[::-1], score[::-1]
-    last = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)  # of each run of equal scores
-    accepted = np.cumsum(is_own, dtype=np.int64)[last]
-    return Roc(
-        genuine=np.append(0, accepted),
-        impostor=np.append(0, last + 1 - accepted),
-        threshold=np.append(np.inf, score[last].astype(np.float64)),
-    )
+    is_own, score = is_own[::-1], score[::-1]  # highest first
+    change = np.ones(total + 1, bool)
+    np.not_equal(score[1:], score[:-1], out=change[1:-1])
+    accepted = np.flatnonzero(change)  # trials at each distinct threshold: equal scores are accepted together
+    so_far = np.zeros(total + 1, np.int64)
+    np.cumsum(is_own, out=so_far[1:])
+    threshold = np.full(len(accepted), np.inf)
+    threshold[1:] = score[accepted[1:] - 1]
+    return Roc(so_far[accepted], accepted - so_far[accepted], threshold)
+
+
+def corners(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
+    """The same curve by its corners and the two points around equal errors, which have all its rates.
+
+    Between two genuine scores only the number of impostors matters: far fewer points where impostors are many.
+    """
+    own, other = np.sort(_side("genuine", genuine)), np.sort(_side("impostor", impostor))
+    first = np.append(0, np.flatnonzero(own[1:] != own[:-1]) + 1)[::-1]  # of each run of equals
+    level, until = own[first], len(own) - first
+    # From each level to the next: impostors in between, then all trials of that score at once.
+    own_k = np.concatenate([[0, 0], np.repeat(until, 2)])
+    sides = [len(other) - np.searchsorted(other, level, side) for side in ("right", "left")]
+    other_k = np.concatenate([[0], np.stack(sides, 1).ravel(), [len(other)]])
+    right, _ = Roc(own_k, other_k)._crossing
+    if own_k[right - 1] == own_k[right]:  # among impostors: the scores on both sides of the crossing are points too
+        tpr, between = own_k[right] / len(own), range(other_k[right - 1], other_k[right])
+        crossed = between[0] + bisect.bisect_left(between, 0.0, key=lambda k: k / len(other) + tpr - 1)
+        around = [len(other) - np.searchsorted(other, other[-crossed], side) for side in ("right", "left")]
+        own_k, other_k = np.insert(own_k, right, [own_k[right]] * 2), np.insert(other_k, right, around)
+    return Roc(own_k, other_k)
 
 
 def auroc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> float:
     """The area under the ROC of these scores."""
-    return roc(genuine, impostor).area
+    return corners(genuine, impostor).area
 
 
 def eer(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from selfsame.data.federation import Samples, Trials
 from selfsame.data.sets.xc import MultiLabelled
 from selfsame.errors import SelfsameError
-from selfsame.measure.curves import Roc, auroc, roc
+from selfsame.measure.curves import Floats, Roc, auroc, corners
 from selfsame.measure.ranking import label_precision, places, places_in, precision
 from selfsame.measure.trials import MOST_PAIRED, Embed, alone_blocks, embedded, pair_scores, pieces, template_blocks
 from selfsame.methods.base import Comparison, LocalLoss, World, unit
@@ -102,7 +102,7 @@ def seen_figures(blocks: Iterable[Tensor], label_S: Tensor, classes: int) -> tup
         other.append(score_RC[rest][::stride].double().cpu())
         if stride == 1:
             whole.append(score_RC)
-    curve = roc(torch.cat(own).numpy(), torch.cat(other).numpy())
+    curve = corners(torch.cat(own).numpy(), torch.cat(other).numpy())
     figures: dict[str, float | None] = {
         "p@1": precision(torch.cat(place), len(label_S), (1,))[1],
         "auroc_seen": curve.area,
@@ -128,21 +128,27 @@ def one_class_auroc(score_SC: Tensor, label_S: Tensor) -> float:
     return float(np.mean(rates))
 
 
-def pair_curve(method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
-    """The ROC over the pairs of a trial list, or over all pairs of samples (an even selection of at most 2,000)."""
+def unseen_scores(
+    method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None
+) -> tuple[Floats, Floats]:
+    """Genuine and impostor scores of a trial list, or of all pairs of samples (an even selection of at most 2,000)."""
     if trials is not None and len(trials):
-        listed = torch.cat([trials.index_a, trials.index_b]).cpu()
-        needed, place = torch.unique(listed, return_inverse=True)
-        left, right = place.split(len(trials))
+        needed, place = torch.unique(torch.cat([trials.index_a, trials.index_b]).cpu(), return_inverse=True)
+        left, right = place.numpy().reshape(2, -1)
         same = trials.same.cpu().numpy()
     else:
         needed = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // MOST_PAIRED)))
         needed = needed[samples.y.cpu()[needed].argsort(stable=True)]  # rounding depends on the order: class by class
-        label = samples.y.cpu()[needed]
-        left, right = torch.triu_indices(len(needed), len(needed), 1)
-        same = (label[left] == label[right]).numpy()
-    score = pair_scores(method, embedded(embed, samples.x, needed), left.numpy(), right.numpy())
-    return roc(score[same], score[~same])
+        left, right = np.triu_indices(len(needed), 1)
+        label = samples.y.cpu()[needed].numpy()
+        same = label[left] == label[right]
+    score = pair_scores(method, embedded(embed, samples.x, needed), left, right)
+    return score[same], score[~same]
+
+
+def pair_curve(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
+    """The ROC over these pairs."""
+    return corners(*unseen_scores(method, embed, samples, trials))
 
 
 def _precision_at_1(method: LocalLoss, emb_SD: Tensor, vector_CD: Tensor, test: Samples) -> float:

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from sklearn.metrics import det_curve, roc_auc_score, roc_curve
 
 from selfsame.errors import SelfsameError
-from selfsame.measure.curves import Roc, auroc, det, deviate, eer, histogram, roc, supported
+from selfsame.measure.curves import Roc, auroc, corners, det, deviate, eer, histogram, roc, supported
 
 # Few distinct values, so that ties are the rule.
 side = st.lists(st.integers(-5, 5), min_size=1, max_size=30).map(lambda x: np.array(x, dtype=np.float64))
@@ -38,6 +38,27 @@ def test_roc_and_area_agree_with_scikit_learn(genuine, impostor):
     np.testing.assert_allclose(curve.tpr, tpr)
     np.testing.assert_array_equal(curve.threshold, threshold)
     assert curve.area == auroc(genuine, impostor) == pytest.approx(roc_auc_score(*labelled(genuine, impostor)))
+
+
+@settings(max_examples=200)
+@given(side, side)
+def test_corners_are_the_same_curve(genuine, impostor):
+    """The EER to the last bit; every point of the full curve on a straight line between two corners."""
+    full, few = roc(genuine, impostor), corners(genuine, impostor)
+    assert (few.eer, few.area) == (full.eer, full.area)
+    assert (np.diff(few.genuine) >= 0).all() and (np.diff(few.impostor) >= 0).all()
+    points = set(zip(full.genuine.tolist(), full.impostor.tolist()))
+    assert points >= set(zip(few.genuine.tolist(), few.impostor.tolist()))
+    along = np.interp(full.fpr + full.tpr, few.fpr + few.tpr, few.tpr)
+    np.testing.assert_allclose(along, full.tpr, atol=1e-12)
+
+
+def test_corners_of_many_impostors_are_few():
+    rng = np.random.default_rng(5)
+    for genuine, impostor in ((rng.normal(1, 1, 50), rng.normal(0, 1, 9000)), (rng.random(9000), rng.random(40))):
+        full, few = roc(genuine, impostor), corners(genuine, impostor)
+        assert (few.eer, few.area) == (full.eer, full.area)
+        assert len(few.fpr) <= 2 * len(genuine) + 4
 
 
 @settings(max_examples=60)

@@ -12,7 +12,7 @@ from selfsame.data import Samples, Trials
 from selfsame.errors import SelfsameError
 from selfsame.measure import looks
 from selfsame.measure import trials as module
-from selfsame.measure.looks import alikeness, class_templates, evaluate, one_class_auroc, pair_curve
+from selfsame.measure.looks import alikeness, class_templates, evaluate, one_class_auroc, unseen_scores
 from selfsame.methods import World, make
 
 ANGLE, DISTANCE = make("fedhide", {}), make("fedmetric", {})
@@ -118,17 +118,17 @@ def test_nobody_to_test_on():
 
 def test_all_pairs_once():
     unseen, _ = samples(3, 4)
-    curve = pair_curve(ANGLE, embed, unseen)
-    assert (curve.genuine[-1], curve.impostor[-1]) == (3 * 6, 3 * 16)
+    genuine, impostor = unseen_scores(ANGLE, embed, unseen)
+    assert len(genuine) == 3 * 6 and len(impostor) == 3 * 16
 
 
 def test_an_even_selection_of_many(monkeypatch):
     monkeypatch.setattr(looks, "MOST_PAIRED", 5)
     unseen, _ = samples(3, 4)  # 12 samples: every third
-    curve = pair_curve(ANGLE, embed, unseen)
+    genuine, impostor = unseen_scores(ANGLE, embed, unseen)
     kept = embed(unseen.x[::3])
-    expected = sorted((score(ANGLE, kept[i], kept[j]) for i in range(4) for j in range(i)), reverse=True)
-    assert curve.threshold[1:].tolist() == pytest.approx(expected, abs=1e-12)
+    expected = sorted(score(ANGLE, kept[i], kept[j]) for i in range(4) for j in range(i))
+    assert sorted([*genuine, *impostor]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_one_class_auroc_is_the_mean_over_classes():
@@ -188,9 +188,9 @@ def test_a_trial_list_decides_which_pairs_are_scored(method, monkeypatch):
     trials = Trials(a, b, unseen.y[a] == unseen.y[b], torch.zeros(11, dtype=torch.int64))
     emb = embed(unseen.x)
     each = [score(method, emb[i], emb[j]) for i, j in zip(a.tolist(), b.tolist())]
-    curve = pair_curve(method, embed, unseen, trials)
-    assert curve.threshold[1:] == pytest.approx(sorted(set(each), reverse=True), abs=1e-9)
-    assert (curve.genuine[-1], curve.impostor[-1]) == (int(trials.same.sum()), int((~trials.same).sum()))
+    genuine, impostor = unseen_scores(method, embed, unseen, trials)
+    assert np.allclose(genuine, [s for s, same in zip(each, trials.same.tolist()) if same], atol=1e-9)
+    assert np.allclose(impostor, [s for s, same in zip(each, trials.same.tolist()) if not same], atol=1e-9)
     test, centre_CD = samples(3, 4)
     found = evaluate(method, embed, embed(centre_CD), test, unseen, trials=trials)
     assert found.figures["auroc"] == pytest.approx(roc_auc_score(trials.same.numpy(), each))
