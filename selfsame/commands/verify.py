@@ -20,10 +20,10 @@ def verify(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Say whether a sample is a user's: exit code 0 if it is, 1 if not, 2 if that cannot be told."""
-    from selfsame.device.embedder import open_model
     from selfsame.device.samples import read_samples
     from selfsame.device.vault import Vault
     from selfsame.device.verifier import Verifier
+    from selfsame.export.opened import open_model
 
     opened = open_model(model)
     found = read_samples([sample], opened.card, resize)

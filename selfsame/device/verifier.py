@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from selfsame.device.card import score, template
 from selfsame.device.embedder import Embedder
 from selfsame.device.thresholds import CEILINGS, Threshold, bounded, fixed, warm_up
-from selfsame.device.vault import Kept, Vault
+from selfsame.device.vault import Stored, Vault
 from selfsame.errors import SelfsameError
 
 Vector = NDArray[np.float32]
@@ -170,7 +170,7 @@ class Verifier:
         """Destroy a user's enrolment; a copy of it that comes back does not open."""
         self.vault.remove(user)
 
-    def users(self) -> list[Kept]:
+    def users(self) -> list[Stored]:
         """Everybody enrolled on this device, with this model or another."""
         return self.vault.users()
 

@@ -11,13 +11,14 @@ import pytest
 import typer
 from PIL import Image
 
-from selfsame.commands.enrol import change_passphrase, client_vector, enrol, revoke, warm_up
+from selfsame.commands.enrol import change_passphrase, enrol, revoke, warm_up
 from selfsame.commands.verify import users, verify
 from selfsame.device import vault
 from selfsame.device.card import DTYPES, FORMAT, Card
-from selfsame.device.embedder import open_model
 from selfsame.device.model_file import INPUT, KEY, OUTPUT, sealed
 from selfsame.errors import SelfsameError
+from selfsame.export.from_run import client_vector
+from selfsame.export.opened import open_model
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
