@@ -129,6 +129,11 @@ def test_the_base_is_small(site):
     assert {"numpy", "onnxruntime", "cryptography", "typer"} <= set(needs)
 
 
+def test_the_wheel_holds_every_module(site):
+    ours, theirs = ({path.relative_to(root) for path in (root / "selfsame").rglob("*.py")} for root in (ROOT, site))
+    assert ours == theirs
+
+
 def test_nothing_of_training_is_there(device):
     code = f"""
 import importlib.util, selfsame

@@ -202,8 +202,8 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
             # Gemm becomes MatMul with its weights turned, which shapes noted earlier would contradict.
             del prepared.graph.value_info[:]
             onnx.save(prepared, ready)
-            common = {"op_types_to_quantize": list(_WEIGHED), "nodes_to_exclude": before_logarithms(prepared)}
-            common |= {"weight_type": kinds.QInt8, "per_channel": True}
+            common = {"op_types_to_quantize": list(_WEIGHED), "weight_type": kinds.QInt8, "per_channel": True}
+            common["nodes_to_exclude"] = before_logarithms(prepared)
             if any(node.op_type == "Conv" for node in prepared.graph.node):
                 common |= {"quant_format": quantise.QuantFormat.QDQ, "activation_type": kinds.QUInt8}
                 quantise.quantize_static(ready, done, Samples(), **common)

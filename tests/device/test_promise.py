@@ -15,7 +15,7 @@ from selfsame.device.thresholds import bounded, kept_chance, warm_up
 from selfsame.errors import SelfsameError
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 10), st.data())
 def test_share_with_rest_by_trying_every_order(n, m, tenths, data):
     k = data.draw(st.integers(1, n))
