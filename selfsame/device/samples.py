@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfsame.device.card import Card
+from selfsame.device.pictures import decode_picture
 from selfsame.errors import SelfsameError
 
 Raw = NDArray[Any]
 
 _MOST_BYTES = 1 << 30
-_MOST_PIXELS = 100_000_000
 _SHORTEST = 0.1  # seconds of a recording
 
 
@@ -80,34 +80,13 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _image(file: Path, card: Card, resize: bool) -> list[Raw]:
     """A JPEG or PNG file in the channels that the model takes; another size is an error unless it may be resized."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
     if len(card.shape) != 3 or card.shape[0] not in (1, 3) or card.dtype != "uint8":
         raise SelfsameError(f"{file}: an image, the model takes {card.dtype} of shape {_shape(card.shape)}")
     channels, height, width = card.shape
     try:
-        with Image.open(file, formats=("JPEG", "PNG")) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                raise SelfsameError(f"{file}: {image.width}x{image.height} pixels are too many")
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16 bits, which `convert` would cut off at 255
-                upright = Image.fromarray((np.asarray(upright).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
-            plain = upright.convert("L" if channels == 1 else "RGB")
-            if plain.size != (width, height):
-                if not resize:
-                    raise SelfsameError(
-                        f"{file}: {plain.width}x{plain.height} pixels, the model takes {width}x{height}; "
-                        "--resize makes it fit"
-                    )
-                plain = plain.resize((width, height), Image.Resampling.BILINEAR)
-            pixels = np.asarray(plain)
-    except SelfsameError:
-        raise
-    except UnidentifiedImageError:
-        raise SelfsameError(f"{file}: not a JPEG or PNG image") from None
-    except Exception as error:  # a damaged file makes the decoders raise anything
-        raise _unreadable(file, "cannot be decoded", error) from error
-    return [pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)]
+        return [decode_picture(file, channels, (height, width), ("JPEG", "PNG"), resize=resize)]
+    except SelfsameError as error:
+        raise SelfsameError(f"{file}: {error}") from error
 
 
 def _array(file: Path, card: Card, resize: bool) -> list[Raw]:
