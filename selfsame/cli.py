@@ -77,7 +77,3 @@ def main() -> None:
     except OSError as error:
         print(f"selfsame: {error.filename or 'files'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

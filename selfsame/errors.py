@@ -1,4 +1,4 @@
-"""The one error a user can cause, and what a part that is not installed is told by."""
+"""The one error a user can cause, and how the errors of libraries become it."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def not_installed(error: ModuleNotFoundError) -> SelfsameError:
         raise error
     extra, what = _EXTRAS[package]
     return SelfsameError(f'this needs {what}: pip install "selfsame{extra}"')
+
+
+def one_line(error: BaseException, path: object = None) -> str:
+    """What a library says is wrong, in one short line; the file at `path` is "it"."""
+    text = str(error) if path is None else str(error).replace(str(path), "it")
+    return " ".join(text.split())[:200] or type(error).__name__

@@ -14,8 +14,10 @@ import typer
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.device.embedder import Embedder, Raw
+    from selfsame.device.card import Raw
+    from selfsame.device.embedder import Embedder
     from selfsame.device.thresholds import Threshold
+    from selfsame.device.verifier import Verifier
 
 Model = Annotated[Path, typer.Argument(help="Model: an exported .onnx file, or the folder of a run.")]
 User = Annotated[str, typer.Argument(help="The user's name on this device.")]
@@ -72,21 +74,17 @@ def enrol(
 ) -> None:
     """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
     from selfsame.device.samples import read_samples
-    from selfsame.device.vault import Vault
-    from selfsame.device.verifier import Rule, Verifier
-    from selfsame.export.opened import open_model
+    from selfsame.device.verifier import Rule
 
-    name = rule or ("warm-up" if threshold is None else "fixed")
-    chosen = Rule(name, tpr, confidence, threshold)
+    chosen = Rule(rule or ("warm-up" if threshold is None else "fixed"), tpr, confidence, threshold)
     if run is not None and client is None:
         raise SelfsameError("--run: names where the vector of --client comes from; say which client")
-    opened = open_model(model)
-    raw = read_samples(samples, opened.card, resize) if samples else []
-    vector = None if client is None else _client_vector(run or model, client, opened, raw)
-    vault = Vault(store_folder(store), None if keyring else passphrase(passphrase_file, new=True))
-    done = Verifier(opened, vault).enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
+    device = device_of(model, store, None if keyring else passphrase(passphrase_file, new=True))
+    raw = read_samples(samples, device.model.card, resize) if samples else []
+    vector = None if client is None else _client_vector(run or model, client, device.model, raw)
+    done = device.enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
     made = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
-    print(f"{user}: enrolled in {vault.folder}; template: {made}; {_told(done.threshold)}")
+    print(f"{user}: enrolled in {device.vault.folder}; template: {made}; {_told(done.threshold)}")
 
 
 def warm_up(
@@ -99,13 +97,9 @@ def warm_up(
 ) -> None:
     """Set a user's threshold anew from the warm-up samples so far and these; they must not have made the template."""
     from selfsame.device.samples import read_samples
-    from selfsame.device.vault import Vault
-    from selfsame.device.verifier import Verifier
-    from selfsame.export.opened import open_model
 
-    opened = open_model(model)
-    vault = Vault(store_folder(store), passphrase(passphrase_file))
-    now = Verifier(opened, vault).add_warm_up(user, read_samples(samples, opened.card, resize))
+    device = device_of(model, store, passphrase(passphrase_file))
+    now = device.add_warm_up(user, read_samples(samples, device.model.card, resize))
     print(f"{user}: {_told(now)}")
 
 
@@ -134,6 +128,15 @@ def revoke(user: User, store: Store = None) -> None:
 
     Vault(store_folder(store)).remove(user)
     print(f"{user}: revoked")
+
+
+def device_of(model: Path, store: Path | None, ask: Callable[[], str] | None) -> Verifier:
+    """The model that is named and the enrolments, whose passphrase `ask` gives; None: their keys are in the keyring."""
+    from selfsame.device.vault import Vault
+    from selfsame.device.verifier import Verifier
+    from selfsame.export.opened import open_model
+
+    return Verifier(open_model(model), Vault(store_folder(store), ask))
 
 
 def store_folder(given: Path | None) -> Path:

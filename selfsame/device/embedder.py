@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.device.card import Card
+from selfsame.device.card import Card, Raw
 from selfsame.device.model_file import INPUT, OUTPUT, read_bytes, read_card
 from selfsame.device.runtime import onnxruntime
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
-Raw = NDArray[Any]
 Emb = NDArray[np.float32]
 
 _ONNX_TYPES = {"uint8": "tensor(uint8)", "int16": "tensor(int16)", "float32": "tensor(float)"}
@@ -114,7 +113,3 @@ def _checked(card: Card, raw: Raw) -> Raw:
     if not (card.low <= float(raw.min()) and float(raw.max()) <= card.high):  # also where either is NaN
         raise SelfsameError(f"samples must be numbers from {card.low:g} to {card.high:g}")
     return raw
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 _MOST_PIXELS = 100_000_000
 
 
 def decode_picture(
-    path: Path, channels: int, size: tuple[int, int], formats: Sequence[str], *, resize: bool, reduced: bool = False
+    path: Path, channels: int, size: tuple[int, int], formats: tuple[str, ...], *, resize: bool, reduced: bool = False
 ) -> NDArray[np.uint8]:
     """A picture as bytes of shape (1 or 3, height, width); what is wrong with it is said without the file's name.
 
@@ -48,6 +47,5 @@ def decode_picture(
     except UnidentifiedImageError:
         raise SelfsameError(f"not an image ({', '.join(formats[:-1])} or {formats[-1]})") from None
     except Exception as error:  # a damaged file makes the decoders raise anything
-        reason = " ".join(str(error).replace(str(path), "it").split()) or type(error).__name__
-        raise SelfsameError(f"cannot be decoded: {reason[:200]}") from error
+        raise SelfsameError(f"cannot be decoded: {one_line(error, path)}") from error
     return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))

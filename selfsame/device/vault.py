@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from selfsame.errors import SelfsameError, not_installed
+from selfsame.errors import SelfsameError, not_installed, one_line
 from selfsame.files import check_private, read_private, sync_folder, write
 
 MAGIC = b"selfsam1"  # eight bytes, the last of which counts the format
@@ -313,8 +313,7 @@ def _keyring(work: Callable[[Any], str | None]) -> str | None:
     try:
         return work(keyring)
     except (KeyringError, OSError, RuntimeError) as error:  # backends raise their own beside the library's
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise SelfsameError(f"keyring: {reason}; use a passphrase in its place") from error
+        raise SelfsameError(f"keyring: {one_line(error)}; use a passphrase in its place") from error
 
 
 def _entry(header: Header) -> str:

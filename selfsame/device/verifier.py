@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.device.card import score, template
+from selfsame.device.card import Raw, score, template
 from selfsame.device.embedder import Embedder
 from selfsame.device.thresholds import CEILINGS, Threshold, bounded, fixed, warm_up
 from selfsame.device.vault import Stored, Vault
 from selfsame.errors import SelfsameError
 
 Vector = NDArray[np.float32]
-Raw = NDArray[Any]
 
 RULES = ("warm-up", "bounded", "fixed")
 

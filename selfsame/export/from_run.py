@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from selfsame.config.recipe import from_mapping, read_toml
-from selfsame.device.embedder import Embedder, Raw
+from selfsame.device.card import Raw
+from selfsame.device.embedder import Embedder
 from selfsame.errors import SelfsameError
 from selfsame.runs.run import Run, open_run
 

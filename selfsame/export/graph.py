@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from selfsame.data import Federation
-from selfsame.device.card import Card
-from selfsame.device.embedder import Embedder, Raw, one_line
+from selfsame.device.card import Card, Raw
+from selfsame.device.embedder import Embedder
 from selfsame.device.model_file import INPUT, KEY, MOST_BYTES, OPERATORS, OUTPUT, sealed
 from selfsame.device.runtime import onnxruntime
-from selfsame.errors import SelfsameError, not_installed
+from selfsame.errors import SelfsameError, not_installed, one_line
 from selfsame.export.trained import shortest
 from selfsame.nets.norm import StandardConv2d
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from selfsame.device.embedder import Embedder, OnnxEmbedder, Raw
+from selfsame.device.card import Raw
+from selfsame.device.embedder import Embedder, OnnxEmbedder
 from selfsame.errors import SelfsameError
 from selfsame.export.graph import CLOSE, OPSET, calibration, difference, finished, seconds_a_sample, to_int8, to_onnx
 from selfsame.export.trained import describe, network, rate_of
