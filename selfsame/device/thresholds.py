@@ -41,6 +41,9 @@ class Threshold:
     guaranteed: bool  # the confidence asked for holds for every distribution of scores
     note: str
 
+    def __float__(self) -> float:
+        return self.value
+
 
 def fixed(value: float) -> Threshold:
     """A threshold that somebody chose."""

@@ -369,6 +369,7 @@ def test_every_rule_says_its_name():
     }
     for name, found in rules.items():
         assert found.rule == name
+        assert float(found) == found.value
         assert Threshold(**json.loads(json.dumps(asdict(found)))) == found
     assert fixed(0.5).value == 0.5 and fixed(0.5).promised_tpr is None
     with pytest.raises(SelfsameError, match="impostor: no scores"):
