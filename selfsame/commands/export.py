@@ -10,7 +10,7 @@ import typer
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.export.measured import Measured
+    from selfsame.export.measured import Exported
 
 
 def export(
@@ -46,7 +46,7 @@ def export(
     _show(variants, files)
 
 
-def _show(variants: list[Measured], files: dict[str, Path]) -> None:
+def _show(variants: list[Exported], files: dict[str, Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 

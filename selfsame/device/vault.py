@@ -35,7 +35,7 @@ AskPassphrase = Callable[[], str]
 
 
 @dataclass(frozen=True)
-class Work:
+class ScryptWork:
     """The work that scrypt puts between a passphrase and its key: 128 MiB of memory, under a second."""
 
     log_n: int = 17
@@ -48,14 +48,14 @@ class Work:
         return 10 <= self.log_n <= 24 and self.r >= 1 and 1 <= self.p <= 4 and 128 * self.r << self.log_n <= 1 << 28
 
 
-STANDARD = Work()
+STANDARD = ScryptWork()
 
 
 @dataclass(frozen=True)
 class Header:
     """What stands before the sealed text, in the clear."""
 
-    work: Work | None  # None: the key is in the platform's keyring
+    work: ScryptWork | None  # None: the key is in the platform's keyring
     enrolment: bytes  # 16 random bytes that stay the same until the user enrols anew
     salt: bytes
     nonce: bytes
@@ -71,7 +71,7 @@ class Header:
         if not _HEADER.size + _TAG <= len(file) <= _MOST_BYTES:
             return None
         magic, kind, log_n, r, p, enrolment, salt, nonce, digest = _HEADER.unpack_from(file)
-        work = Work(log_n, r, p) if kind == 1 else None
+        work = ScryptWork(log_n, r, p) if kind == 1 else None
         sound = work.bearable if work is not None else (kind, log_n, r, p) == (0, 0, 0, 0)
         if magic != MAGIC or not sound:
             return None
@@ -133,7 +133,7 @@ class Vault:
 
     folder: Path
     passphrase: AskPassphrase | None = None  # asked when one is needed; None: new files take the platform's keyring
-    work: Work = field(default_factory=lambda: STANDARD)
+    work: ScryptWork = field(default_factory=lambda: STANDARD)
 
     def path(self, user: str) -> Path:
         """A user's file. Its name is the user's in hexadecimal digits: no name is a path or collides with another."""

@@ -17,7 +17,7 @@ from selfsame.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Measured:
+class Exported:
     """One way to run the network, and what was measured of it; None: not measured."""
 
     name: str
@@ -28,7 +28,7 @@ class Measured:
     rates: tuple[float | None, float | None] = (None, None)  # EER over training classes, and over unseen people
 
 
-def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | None = None) -> list[Measured]:
+def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | None = None) -> list[Exported]:
     """The network in PyTorch, as a float32 file and, if asked for, as an int8 file; nothing is written."""
     problem = run.problem
     views = problem.model.net_views(_theta(run, client))
@@ -39,7 +39,7 @@ def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | 
     graph = to_onnx(net, problem.federation, raw[:2])
     wanted = run.embed(raw, client).numpy()
     plain = finished(graph, card)
-    variants = [Measured("torch", rates=_rates(run, client))]
+    variants = [Exported("torch", rates=_rates(run, client))]
     variants.append(_measured(run, "float32", plain, raw.numpy(), wanted, client))
     apart = variants[-1].difference
     if apart is None or not apart <= CLOSE:
@@ -92,11 +92,11 @@ def _noise(shape: tuple[int, ...], dtype: torch.dtype, number: int) -> Tensor:
     return torch.randint(kind.min, kind.max + 1, (number, *shape), generator=generator, dtype=dtype)
 
 
-def _measured(run: Run, name: str, data: bytes, raw: Raw, wanted: Raw, client: int | None) -> Measured:
+def _measured(run: Run, name: str, data: bytes, raw: Raw, wanted: Raw, client: int | None) -> Exported:
     """A file's difference from PyTorch, its speed and its error rates, all by the reader that a device has."""
     embedder = OnnxEmbedder(data, f"the {name} file")
     through = FileRun(run.problem, run.state, enrolled=run.enrolled, file=embedder)
-    return Measured(
+    return Exported(
         name,
         data,
         embedder.card.digest,

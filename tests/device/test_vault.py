@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsame.device.vault import MAGIC, Header, Vault, Work, check_user, derive, seal, unseal
+from selfsame.device.vault import MAGIC, Header, Vault, ScryptWork, check_user, derive, seal, unseal
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 
 pytest.importorskip("cryptography")
 
-CHEAP = Work(log_n=10, r=1, p=1)
+CHEAP = ScryptWork(log_n=10, r=1, p=1)
 MODEL, OTHER = "ab" * 32, "cd" * 32
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permission bits")
 SHUT = "cannot be opened: wrong passphrase or damaged file"
@@ -102,7 +102,7 @@ def test_junk_is_no_file(junk):
 def test_the_key_is_scrypt():
     import hashlib
 
-    work = Work(log_n=11, r=2, p=3)
+    work = ScryptWork(log_n=11, r=2, p=3)
     want = hashlib.scrypt(b"caf\xc3\xa9", salt=bytes(range(16, 32)), n=2048, r=2, p=3, dklen=32)
     assert derive("café", header(work)) == want
     assert derive("cafe\u0301", header(work)) == want  # the other spelling of the same letters
@@ -111,13 +111,13 @@ def test_the_key_is_scrypt():
 @pytest.mark.parametrize(
     "work",
     [
-        Work(9, 8, 1),
-        Work(17, 0, 1),
-        Work(17, 8, 0),
-        Work(17, 8, 5),
-        Work(19, 8, 1),
-        Work(17, 17, 1),
-        Work(255, 255, 255),
+        ScryptWork(9, 8, 1),
+        ScryptWork(17, 0, 1),
+        ScryptWork(17, 8, 0),
+        ScryptWork(17, 8, 5),
+        ScryptWork(19, 8, 1),
+        ScryptWork(17, 17, 1),
+        ScryptWork(255, 255, 255),
     ],
 )
 def test_a_header_cannot_ask_for_more_than_a_device_has(work):
@@ -126,8 +126,8 @@ def test_a_header_cannot_ask_for_more_than_a_device_has(work):
 
 
 def test_the_default_work_is_what_is_said():
-    assert Work().bearable
-    assert 128 * Work().r * 2 ** Work().log_n == 128 * 2**20
+    assert ScryptWork().bearable
+    assert 128 * ScryptWork().r * 2 ** ScryptWork().log_n == 128 * 2**20
 
 
 # ---- a vault
@@ -396,7 +396,7 @@ def test_a_killed_write_leaves_the_old_file(vault):
     code = (
         "import os, signal, sys; from pathlib import Path; from selfsame.device import vault as v\n"
         "os.replace = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "store = v.Vault(Path(sys.argv[1]), lambda: 'open sesame', v.Work(10, 1, 1))\n"
+        "store = v.Vault(Path(sys.argv[1]), lambda: 'open sesame', v.ScryptWork(10, 1, 1))\n"
         f"store.change('ann', '{MODEL}', lambda plain: b'new')\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(vault.folder)], capture_output=True, timeout=60)

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from selfsame.device.card import DTYPES, FORMAT, Card
-from selfsame.device.vault import Vault, Work
+from selfsame.device.vault import Vault, ScryptWork
 from selfsame.device.verifier import Enrolment, Rule, Verifier
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, make
 
 pytest.importorskip("cryptography")
 
-CHEAP = Work(log_n=10, r=1, p=1)
+CHEAP = ScryptWork(log_n=10, r=1, p=1)
 WIDTH = 4
 
 
