@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsame.device.vault import MAGIC, Header, Vault, ScryptWork, check_user, derive, seal, unseal
+from selfsame.device.vault import MAGIC, Header, ScryptWork, Vault, check_user, derive, seal, unseal
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 

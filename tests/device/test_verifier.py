@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from selfsame.device.card import DTYPES, FORMAT, Card
-from selfsame.device.vault import Vault, ScryptWork
+from selfsame.device.vault import ScryptWork, Vault
 from selfsame.device.verifier import Enrolment, Rule, Verifier
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, make
