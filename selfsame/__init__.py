@@ -21,10 +21,10 @@ __all__ = [
 if TYPE_CHECKING:
     from selfsame.config.recipe import Recipe
     from selfsame.data import Federation, load
-    from selfsame.device.embedder import open_model
     from selfsame.device.vault import Vault
     from selfsame.device.verifier import Verifier
     from selfsame.errors import SelfsameError
+    from selfsame.export.opened import open_model
     from selfsame.runs.loop import train
     from selfsame.runs.run import Run
 
@@ -35,16 +35,21 @@ _HOMES = {
     "Recipe": "selfsame.config.recipe",
     "Run": "selfsame.runs.run",
     "train": "selfsame.runs.loop",
-    "open_model": "selfsame.device.embedder",
+    "open_model": "selfsame.export.opened",
     "Vault": "selfsame.device.vault",
     "Verifier": "selfsame.device.verifier",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import selfsame` and `selfsame --help` are quick."""
+    """Import on first use, so that `import selfsame` and `selfsame --help` are quick and need nothing of training."""
     if name not in _HOMES:
         raise AttributeError(f"module 'selfsame' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    from selfsame.errors import not_installed
+
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error

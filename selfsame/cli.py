@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
+import typer.core
 
 from selfsame import __version__
 from selfsame.commands import cluster, data, enrol, evaluate, export, privacy, recipes, train, verify
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, not_installed
+
+typer.core.HAS_RICH = False  # help is plain text; for rich, typer would put a backslash before every "[required]"
 
 app = typer.Typer(
     name="selfsame",
@@ -19,24 +23,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(train.train)
-app.command()(train.compare)
-app.command()(train.resume)
-app.command()(recipes.recipe)
-app.command()(data.methods)
-app.command()(data.wire)
-app.command()(evaluate.evaluate)
-app.command()(evaluate.evaluations)
-app.command()(export.export)
-app.command()(enrol.enrol)
-app.command("warm-up")(enrol.warm_up)
-app.command("passphrase")(enrol.change_passphrase)
-app.command()(enrol.revoke)
-app.command()(verify.verify)
-app.command()(verify.users)
-app.command()(privacy.privacy)
-app.add_typer(data.app, name="data")
-app.add_typer(cluster.app, name="cluster")
+
+# A name, its function, and a summary that fits the list of commands in 80 columns.
+_COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
+    ("train", train.train, "Train one method; write a run folder and a report."),
+    ("compare", train.compare, "Train several methods on the same data; print one table."),
+    ("resume", train.resume, "Go on with a run from its last checkpoint."),
+    ("recipe", recipes.recipe, "Run a recipe file with all its variants and seeds."),
+    ("methods", data.methods, "List the methods, or one method's options."),
+    ("wire", data.wire, "Print every field a method moves or keeps, and who sees it."),
+    ("evaluate", evaluate.evaluate, "Measure a trained network: error rates with intervals."),
+    ("evaluations", evaluate.evaluations, "Compare runs that were evaluated."),
+    ("export", export.export, "Write a run's network as an ONNX file for devices."),
+    ("enrol", enrol.enrol, "Enrol a user on this device: a template and a threshold."),
+    ("warm-up", enrol.warm_up, "Set a user's threshold anew from more samples."),
+    ("passphrase", enrol.change_passphrase, "Change the passphrase of a user's enrolment."),
+    ("revoke", enrol.revoke, "Destroy a user's enrolment."),
+    ("verify", verify.verify, "Say whether a sample is a user's, also by the exit code."),
+    ("users", verify.users, "List the users enrolled on this device."),
+    ("privacy", privacy.privacy, "Count the privacy loss of FDML's Algorithm 2."),
+)
+for _name, _command, _summary in _COMMANDS:
+    app.command(_name, short_help=_summary)(_command)
+app.add_typer(data.app, name="data", short_help="List the data sets, describe one, or check its files.")
+app.add_typer(cluster.app, name="cluster", short_help="Run a federation of real processes over Flower.")
 
 
 def _version(asked: bool) -> None:
@@ -57,14 +67,13 @@ def _main(
 def main() -> None:
     """The command `selfsame`: bad input ends with one line on standard error and exit code 2."""
     try:
-        app()
+        try:
+            app()
+        except ModuleNotFoundError as error:
+            raise not_installed(error) from error
     except SelfsameError as error:
         print(f"selfsame: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         print(f"selfsame: {error.filename or 'files'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

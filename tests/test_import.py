@@ -61,3 +61,17 @@ def test_every_public_name_is_there():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nosuch"):
         selfsame.nosuch  # noqa: B018
+
+
+@pytest.mark.parametrize("words", [[], ["cluster"], ["enrol"], ["export"]])
+def test_help_is_plain_and_whole(words, monkeypatch):
+    """No markup of a library that does not print it, and no summary that is cut off at 80 columns."""
+    from typer.testing import CliRunner
+
+    from selfsame.cli import app
+
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"})
+    assert done.exit_code == 0
+    assert "\\[" not in done.output and "...\n" not in done.output.partition("\n")[2]
+    if words[-1:] == ["enrol"]:
+        assert "[required]" in done.output

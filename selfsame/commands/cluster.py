@@ -34,7 +34,7 @@ Hosts = Annotated[list[str], typer.Option("--host", help="Name or address by whi
 Devices = Annotated[list[str] | None, typer.Option("--node", help="Name of a device to make a key pair for.")]
 
 
-@app.command()
+@app.command(short_help="Start a federation on loopback, run it, take it down again.")
 def up(
     nodes: Annotated[int, typer.Option(help="SuperNodes, each with the samples of one client.")] = 4,
     method: Annotated[
@@ -79,7 +79,7 @@ def up(
     _watch(folder, made, serving, quiet)
 
 
-@app.command()
+@app.command(short_help="Go on with a cluster's run after its last complete round.")
 def resume(folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")], quiet: Quiet = False) -> None:
     """Go on with a cluster's run after its last complete round, with the same keys and the devices' own state."""
     from selfsame.config.recipe import from_mapping, read_toml
@@ -92,7 +92,7 @@ def resume(folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")],
     _watch(folder, made, Serving.read(folder / "server" / FILE), quiet)
 
 
-@app.command()
+@app.command(short_help="Make a server's certificates and a key pair for each device.")
 def keys(
     folder: Annotated[Path, typer.Argument(help="Folder for the files; nothing in it is written over.")],
     host: Hosts,
@@ -112,7 +112,7 @@ def keys(
         typer.echo(f"{folder}/{name}.key  to that device alone; {name}.pub is registered ({read_fingerprint(public)})")
 
 
-@app.command()
+@app.command(short_help="Write the commands that let a node run selfsame's app alone.")
 def guard(
     folder: Annotated[Path, typer.Argument(help="Folder for the commands, to be put first on the path.")],
 ) -> None:

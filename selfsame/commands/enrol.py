@@ -7,19 +7,17 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from selfsame.device.card import Raw
     from selfsame.device.embedder import Embedder
     from selfsame.device.thresholds import Threshold
-    from selfsame.runs.run import Run
+    from selfsame.device.verifier import Verifier
 
 Model = Annotated[Path, typer.Argument(help="Model: an exported .onnx file, or the folder of a run.")]
 User = Annotated[str, typer.Argument(help="The user's name on this device.")]
@@ -41,8 +39,6 @@ InKeyring = Annotated[
 ]
 
 _VARIABLE = "SELFSAME_PASSPHRASE"
-_COMPARED = 8  # samples by which a model is known to be of a run
-_NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's network moves them more
 
 
 def enrol(
@@ -77,22 +73,18 @@ def enrol(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
-    from selfsame.device.embedder import open_model
     from selfsame.device.samples import read_samples
-    from selfsame.device.vault import Vault
-    from selfsame.device.verifier import Rule, Verifier
+    from selfsame.device.verifier import Rule
 
-    name = rule or ("warm-up" if threshold is None else "fixed")
-    chosen = Rule(name, tpr, confidence, threshold)
+    chosen = Rule(rule or ("warm-up" if threshold is None else "fixed"), tpr, confidence, threshold)
     if run is not None and client is None:
         raise SelfsameError("--run: names where the vector of --client comes from; say which client")
-    opened = open_model(model)
-    raw = read_samples(samples, opened.card, resize) if samples else []
-    vector = None if client is None else client_vector(run or model, client, opened, raw)
-    vault = Vault(store_folder(store), None if keyring else passphrase(passphrase_file, new=True))
-    done = Verifier(opened, vault).enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
+    device = device_of(model, store, None if keyring else passphrase(passphrase_file, new=True))
+    raw = read_samples(samples, device.model.card, resize) if samples else []
+    vector = None if client is None else _client_vector(run or model, client, device.model, raw)
+    done = device.enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
     made = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
-    print(f"{user}: enrolled in {vault.folder}; template: {made}; {_told(done.threshold)}")
+    print(f"{user}: enrolled in {device.vault.folder}; template: {made}; {_told(done.threshold)}")
 
 
 def warm_up(
@@ -104,14 +96,10 @@ def warm_up(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Set a user's threshold anew from the warm-up samples so far and these; they must not have made the template."""
-    from selfsame.device.embedder import open_model
     from selfsame.device.samples import read_samples
-    from selfsame.device.vault import Vault
-    from selfsame.device.verifier import Verifier
 
-    opened = open_model(model)
-    vault = Vault(store_folder(store), passphrase(passphrase_file))
-    now = Verifier(opened, vault).add_warm_up(user, read_samples(samples, opened.card, resize))
+    device = device_of(model, store, passphrase(passphrase_file))
+    now = device.add_warm_up(user, read_samples(samples, device.model.card, resize))
     print(f"{user}: {_told(now)}")
 
 
@@ -140,6 +128,15 @@ def revoke(user: User, store: Store = None) -> None:
 
     Vault(store_folder(store)).remove(user)
     print(f"{user}: revoked")
+
+
+def device_of(model: Path, store: Path | None, ask: Callable[[], str] | None) -> Verifier:
+    """The model that is named and the enrolments, whose passphrase `ask` gives; None: their keys are in the keyring."""
+    from selfsame.device.vault import Vault
+    from selfsame.device.verifier import Verifier
+    from selfsame.export.opened import open_model
+
+    return Verifier(open_model(model), Vault(store_folder(store), ask))
 
 
 def store_folder(given: Path | None) -> Path:
@@ -178,38 +175,12 @@ def _first_line(file: Path) -> str:
     return line
 
 
-def client_vector(folder: Path, client: int, opened: Embedder, raw: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-    """The vector that a run's client keeps: prototype, codeword or centre, or its class's embedding.
+def _client_vector(run: Path, client: int, opened: Embedder, raw: Sequence[Raw]) -> Raw:
+    if run.is_file():
+        raise SelfsameError(f"{run}: a model file keeps no client's vector; name the run with --run")
+    from selfsame.export.from_run import client_vector
 
-    It means nothing to another network, so the model must embed the first samples as the run does.
-    """
-    if folder.is_file():
-        raise SelfsameError(f"{folder}: a model file keeps no client's vector; name the run with --run")
-    from selfsame.commands.export import read_run
-
-    run = read_run(folder)
-    problem, state, card = run.problem, run.state, opened.card
-    if not 0 <= client < state.present:
-        raise SelfsameError(f"--client: the run has clients 0 to {state.present - 1}, got {client}")
-    same = (problem.method.name, problem.federation.name, problem.world.dim) == (card.method, card.data, card.width)
-    few = raw[:_COMPARED]
-    if not same or sum(_apart(run, client, opened, sample) for sample in few) > _NEAR * len(few):
-        raise SelfsameError(f"{folder}: the model is not of this run, or not of this client")
-    if run.enrolled is not None:
-        raise SelfsameError(f"{folder}: a run on devices; its clients' vectors are there and nowhere else")
-    truth_RD = run.truth()
-    row = client if problem.method.row == "client" else int(problem.world.class_of_N[client])
-    vector: NDArray[np.float32] = truth_RD[row].detach().cpu().float().numpy()
-    return vector
-
-
-def _apart(run: Run, client: int, opened: Embedder, sample: NDArray[Any]) -> float:
-    """How far apart the model and the run's network embed a sample, relative to the latter's length."""
-    import numpy as np
-    import torch
-
-    one_D = run.embed(torch.from_numpy(sample[None]), client)[0].cpu().double().numpy()
-    return float(np.linalg.norm(opened.embed(sample[None])[0] - one_D) / max(float(np.linalg.norm(one_D)), 1e-12))
+    return client_vector(run, client, opened, raw)
 
 
 def _told(threshold: Threshold) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from selfsame.commands.enrol import Model, PassphraseFile, Resize, Store, User, passphrase, store_folder
+from selfsame.commands.enrol import Model, PassphraseFile, Resize, Store, User, device_of, passphrase, store_folder
 from selfsame.errors import SelfsameError
 
 
@@ -20,16 +20,13 @@ def verify(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Say whether a sample is a user's: exit code 0 if it is, 1 if not, 2 if that cannot be told."""
-    from selfsame.device.embedder import open_model
     from selfsame.device.samples import read_samples
-    from selfsame.device.vault import Vault
-    from selfsame.device.verifier import Verifier
 
-    opened = open_model(model)
-    found = read_samples([sample], opened.card, resize)
+    device = device_of(model, store, passphrase(passphrase_file))
+    found = read_samples([sample], device.model.card, resize)
     if len(found) != 1:
         raise SelfsameError(f"{sample}: holds {len(found)} samples, one is verified at a time")
-    verdict = Verifier(opened, Vault(store_folder(store), passphrase(passphrase_file))).verify(user, found[0])
+    verdict = device.verify(user, found[0])
     word = "accepted" if verdict.accepted else "rejected"
     print(f"score {verdict.score:.4f}, threshold {verdict.threshold:.4f}: {word}")
     if not verdict.accepted:

@@ -36,6 +36,7 @@ _MOST_RATE = 384_000
 _TINY = 1e-12  # a vector shorter than this is not brought to unit length
 
 Floats = NDArray[np.floating[Any]]
+Raw = NDArray[Any]  # samples as they are recorded
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,22 @@
-"""Embeddings from a model file, by onnxruntime alone, or from a run's folder, by PyTorch.
+"""Embeddings from a model file, by onnxruntime alone.
 
-Shapes: S samples, D dimensions. Nothing here imports PyTorch until a run's folder is opened.
+Shapes: S samples, D dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.device.card import Card
+from selfsame.device.card import Card, Raw
 from selfsame.device.model_file import INPUT, OUTPUT, read_bytes, read_card
-from selfsame.errors import SelfsameError
+from selfsame.device.runtime import onnxruntime
+from selfsame.errors import SelfsameError, one_line
 
-Raw = NDArray[Any]
 Emb = NDArray[np.float32]
 
 _ONNX_TYPES = {"uint8": "tensor(uint8)", "int16": "tensor(int16)", "float32": "tensor(float)"}
@@ -39,12 +39,9 @@ class OnnxEmbedder:
 
     def __init__(self, data: bytes, name: str, digest: str | None = None) -> None:
         self.card = read_card(data, name)
-        _pinned(self.card, name, digest)  # before any library sees the file
+        check_digest(self.card, name, digest)  # before any library sees the file
         self._name = name
-        try:
-            import onnxruntime as ort
-        except ImportError:
-            raise SelfsameError("opening a model file needs onnxruntime: pip install 'selfsame[device]'") from None
+        ort = onnxruntime()
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # what goes wrong is raised, and said once
@@ -75,24 +72,19 @@ class OnnxEmbedder:
         return out
 
 
-def open_model(path: Path, digest: str | None = None) -> Embedder:
-    """The embedder of a model file (.onnx) or of a run's folder, after all that can be wrong with it is checked.
+def open_model(path: Path, digest: str | None = None) -> OnnxEmbedder:
+    """The embedder of a model file (.onnx), after all that can be wrong with it is checked.
 
     A file whose digest is not `digest`, where one is given, is refused: that pins one file for good.
     """
     path = Path(path)
     if path.is_dir():
-        if not (path / "recipe.toml").is_file():
-            raise SelfsameError(f"{path}: not a run (no recipe.toml in it)")
-        from selfsame.export.trained import RunEmbedder
-
-        found = RunEmbedder(path)
-        _pinned(found.card, str(path), digest)
-        return found
+        raise SelfsameError(f"{path}: a folder, not a model file; of a run, `selfsame export {path}` writes one")
     return OnnxEmbedder(read_bytes(path), str(path), digest)
 
 
-def _pinned(card: Card, name: str, digest: str | None) -> None:
+def check_digest(card: Card, name: str, digest: str | None) -> None:
+    """Refuse a model that is not the one asked for."""
     if digest is not None and card.digest != digest.strip().lower():
         raise SelfsameError(f"{name}: another model than the one asked for, its digest is {card.digest}")
 
@@ -121,7 +113,3 @@ def _checked(card: Card, raw: Raw) -> Raw:
     if not (card.low <= float(raw.min()) and float(raw.max()) <= card.high):  # also where either is NaN
         raise SelfsameError(f"samples must be numbers from {card.low:g} to {card.high:g}")
     return raw
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

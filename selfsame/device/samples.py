@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import wave
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from selfsame.device.card import Card
-from selfsame.errors import SelfsameError
-
-Raw = NDArray[Any]
+from selfsame.device.card import Card, Raw
+from selfsame.device.pictures import decode_picture
+from selfsame.errors import SelfsameError, one_line
 
 _MOST_BYTES = 1 << 30
-_MOST_PIXELS = 100_000_000
 _SHORTEST = 0.1  # seconds of a recording
 
 
@@ -80,34 +75,13 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _image(file: Path, card: Card, resize: bool) -> list[Raw]:
     """A JPEG or PNG file in the channels that the model takes; another size is an error unless it may be resized."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
     if len(card.shape) != 3 or card.shape[0] not in (1, 3) or card.dtype != "uint8":
         raise SelfsameError(f"{file}: an image, the model takes {card.dtype} of shape {_shape(card.shape)}")
     channels, height, width = card.shape
     try:
-        with Image.open(file, formats=("JPEG", "PNG")) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                raise SelfsameError(f"{file}: {image.width}x{image.height} pixels are too many")
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16 bits, which `convert` would cut off at 255
-                upright = Image.fromarray((np.asarray(upright).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
-            plain = upright.convert("L" if channels == 1 else "RGB")
-            if plain.size != (width, height):
-                if not resize:
-                    raise SelfsameError(
-                        f"{file}: {plain.width}x{plain.height} pixels, the model takes {width}x{height}; "
-                        "--resize makes it fit"
-                    )
-                plain = plain.resize((width, height), Image.Resampling.BILINEAR)
-            pixels = np.asarray(plain)
-    except SelfsameError:
-        raise
-    except UnidentifiedImageError:
-        raise SelfsameError(f"{file}: not a JPEG or PNG image") from None
-    except Exception as error:  # a damaged file makes the decoders raise anything
-        raise _unreadable(file, "cannot be decoded", error) from error
-    return [pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)]
+        return [decode_picture(file, channels, (height, width), ("JPEG", "PNG"), resize=resize)]
+    except SelfsameError as error:
+        raise SelfsameError(f"{file}: {error}") from error
 
 
 def _array(file: Path, card: Card, resize: bool) -> list[Raw]:
@@ -116,7 +90,7 @@ def _array(file: Path, card: Card, resize: bool) -> list[Raw]:
         # Mapped, a header that promises more than the file holds is refused before anything is allocated.
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header makes the parser raise anything
-        raise _unreadable(file, "not an array file", error) from error
+        raise SelfsameError(f"{file}: not an array file ({one_line(error, file)})") from error
     if not isinstance(array, np.ndarray):
         raise SelfsameError(f"{file}: not an array file, but an archive of them")
     several = array.ndim == len(card.shape) + 1
@@ -135,7 +109,7 @@ def _recording(file: Path, card: Card, resize: bool) -> list[Raw]:
             # No more than the file can hold: a false header must not allocate gigabytes.
             raw = sound.readframes(min(number, file.stat().st_size // (channels * width) + 1))
     except Exception as error:  # a damaged header makes the parser raise anything
-        raise _unreadable(file, "not a PCM wav file", error) from error
+        raise SelfsameError(f"{file}: not a PCM wav file ({one_line(error, file)})") from error
     if (channels, width) != (1, 2):
         raise SelfsameError(f"{file}: {channels} channels of {8 * width} bits, expected 1 channel of 16 bits")
     if len(raw) != 2 * number:
@@ -163,7 +137,7 @@ def _rows(file: Path, card: Card, resize: bool) -> list[Raw]:
             reader = csv.reader(stream, strict=True)
             rows = [(reader.line_num, row) for row in reader if row]
     except (csv.Error, UnicodeDecodeError, OSError) as error:
-        raise _unreadable(file, "not CSV", error) from error
+        raise SelfsameError(f"{file}: not CSV ({one_line(error, file)})") from error
     if rows and not any(_is_number(cell) for cell in rows[0][1]):
         rows = rows[1:]
     if not rows:
@@ -185,11 +159,6 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell))
     except ValueError:
         return False
-
-
-def _unreadable(file: Path, what: str, error: Exception) -> SelfsameError:
-    text = str(error).replace(os.fspath(file), "it")
-    return SelfsameError(f"{file}: {what} ({(' '.join(text.split()) or type(error).__name__)[:120]})")
 
 
 _READERS: dict[str, Callable[[Path, Card, bool], list[Raw]]] = {

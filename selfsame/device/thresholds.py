@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -191,35 +190,6 @@ def tolerance_factor(n: int, q: float, confidence: float) -> float:
             break
         low, high = (middle, high) if reached(middle) < confidence else (low, middle)
     return high
-
-
-# What a user may name, called with genuine and impostor scores and with what `choose` is asked for.
-Rule = Callable[[ArrayLike, ArrayLike, "Asked"], Threshold]
-THRESHOLDS: dict[str, Rule] = {
-    "warm-up": lambda genuine, impostor, asked: warm_up(genuine, asked.tpr),
-    "bounded": lambda genuine, impostor, asked: bounded(genuine, asked.tpr, asked.confidence, asked.ceiling),
-    "balanced": lambda genuine, impostor, asked: balanced(genuine, impostor),
-    "common-eer": lambda genuine, impostor, asked: common(genuine, impostor),
-    "common-tpr": lambda genuine, impostor, asked: common(genuine, impostor, tpr=asked.tpr),
-    "common-fpr": lambda genuine, impostor, asked: common(genuine, impostor, fpr=asked.fpr),
-}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a user asks of a threshold; a rule looks at its own part."""
-
-    tpr: float = 0.9
-    confidence: float = 0.95
-    fpr: float = 0.01
-    ceiling: float | None = None
-
-
-def choose(rule: str, genuine: ArrayLike, impostor: ArrayLike = (), asked: Asked | None = None) -> Threshold:
-    """The threshold of a rule by its name; impostor scores are not looked at by those that need none."""
-    if rule not in THRESHOLDS:
-        raise SelfsameError(f"threshold rule: expected one of {', '.join(THRESHOLDS)}, got {rule}")
-    return THRESHOLDS[rule](genuine, impostor, asked or Asked())
 
 
 def _tolerance_limit(score_n: Floats, q: float, confidence: float, ceiling: float | None) -> float:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import stat
 import struct
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, not_installed, one_line
+from selfsame.files import check_private, read_private, sync_folder, write
 
 MAGIC = b"selfsam1"  # eight bytes, the last of which counts the format
 _HEADER = struct.Struct(">8s4B16s16s12s32s")
@@ -29,15 +30,12 @@ _LONGEST_PASSPHRASE = 1024
 _ENDING = ".enrolment"
 _REVOKED = "revoked"
 _SERVICE = "selfsame"
-_BINARY = getattr(os, "O_BINARY", 0)  # where the system would change line ends
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_EXTRA = "pip install 'selfsame[device]'"
 
 AskPassphrase = Callable[[], str]
 
 
 @dataclass(frozen=True)
-class Work:
+class ScryptWork:
     """The work that scrypt puts between a passphrase and its key: 128 MiB of memory, under a second."""
 
     log_n: int = 17
@@ -50,14 +48,14 @@ class Work:
         return 10 <= self.log_n <= 24 and self.r >= 1 and 1 <= self.p <= 4 and 128 * self.r << self.log_n <= 1 << 28
 
 
-STANDARD = Work()
+STANDARD = ScryptWork()
 
 
 @dataclass(frozen=True)
 class Header:
     """What stands before the sealed text, in the clear."""
 
-    work: Work | None  # None: the key is in the platform's keyring
+    work: ScryptWork | None  # None: the key is in the platform's keyring
     enrolment: bytes  # 16 random bytes that stay the same until the user enrols anew
     salt: bytes
     nonce: bytes
@@ -73,7 +71,7 @@ class Header:
         if not _HEADER.size + _TAG <= len(file) <= _MOST_BYTES:
             return None
         magic, kind, log_n, r, p, enrolment, salt, nonce, digest = _HEADER.unpack_from(file)
-        work = Work(log_n, r, p) if kind == 1 else None
+        work = ScryptWork(log_n, r, p) if kind == 1 else None
         sound = work.bearable if work is not None else (kind, log_n, r, p) == (0, 0, 0, 0)
         if magic != MAGIC or not sound:
             return None
@@ -82,9 +80,8 @@ class Header:
 
 def derive(passphrase: str, header: Header) -> bytes:
     """The key of a passphrase (scrypt)."""
-    kdf = _crypto().Scrypt
     assert header.work is not None
-    work = header.work
+    work, kdf = header.work, _crypto().Scrypt
     text = unicodedata.normalize("NFKC", passphrase).encode("utf-8", "surrogateescape")
     key: bytes = kdf(salt=header.salt, length=32, n=1 << work.log_n, r=work.r, p=work.p).derive(text)
     return key
@@ -122,7 +119,7 @@ def check_user(user: str) -> str:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Stored:
     """A user's file as anybody can see it."""
 
     user: str
@@ -136,7 +133,7 @@ class Vault:
 
     folder: Path
     passphrase: AskPassphrase | None = None  # asked when one is needed; None: new files take the platform's keyring
-    work: Work = field(default_factory=lambda: STANDARD)
+    work: ScryptWork = field(default_factory=lambda: STANDARD)
 
     def path(self, user: str) -> Path:
         """A user's file. Its name is the user's in hexadecimal digits: no name is a path or collides with another."""
@@ -190,9 +187,9 @@ class Vault:
         path = self.path(user)
         for file in (path, *self.folder.glob(f".{path.name}.*")):
             _destroy(file)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
-    def users(self) -> list[Kept]:
+    def users(self) -> list[Stored]:
         """Everybody with a file, by name; nothing is opened."""
         if not self.folder.exists():
             return []
@@ -208,18 +205,18 @@ class Vault:
                 continue
             header = self._find(user)
             key = "damaged" if header is None else "keyring" if header.work is None else "passphrase"
-            found.append(Kept(user, "" if header is None else header.digest, key))
+            found.append(Stored(user, "" if header is None else header.digest, key))
         return sorted(found, key=lambda kept: kept.user)
 
     def _find(self, user: str) -> Header | None:
-        return Header.of(_read_private(self.path(user)))
+        return Header.of(read_private(self.path(user), _MOST_BYTES))
 
     def _open(self, user: str, digest: str | None) -> tuple[Header, bytes, bytes]:
         """(header, key, text) of a user's file."""
         path = self.path(user)
         if not self.holds(user):
             raise SelfsameError(f"{user}: is not enrolled in {self.folder}")
-        file = _read_private(path)
+        file = read_private(path, _MOST_BYTES)
         header = Header.of(file)
         if header is None:
             raise _shut(path)
@@ -255,19 +252,20 @@ class Vault:
         file = seal(plain, key, check_user(user), header)
         if len(file) > _MOST_BYTES:
             raise SelfsameError(f"{user}: the enrolment takes {len(file):,} bytes, at most {_MOST_BYTES:,} fit")
-        if not self.folder.exists():
-            self.folder.mkdir(mode=0o700, parents=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_folder()
-        write_private(self.path(user), file)
+        write(self.path(user), file, private=True)
 
     def _revoked(self) -> set[str]:
-        path = self.folder / _REVOKED
-        return set(_read_private(path).decode("ascii", "replace").split()) if path.exists() else set()
+        try:
+            return set(read_private(self.folder / _REVOKED, _MOST_BYTES).decode("ascii", "replace").split())
+        except FileNotFoundError:
+            return set()
 
     def _forget(self, header: Header) -> None:
         """Put an enrolment on the list of those that no longer open, should a copy of its file come back."""
         gone = sorted({*self._revoked(), header.enrolment.hex()})
-        write_private(self.folder / _REVOKED, "".join(f"{name}\n" for name in gone).encode())
+        write(self.folder / _REVOKED, "".join(f"{name}\n" for name in gone), private=True)
         if header.work is None:
             _keyring_delete(header)
 
@@ -275,64 +273,14 @@ class Vault:
         if self.folder.exists():
             if not self.folder.is_dir():
                 raise SelfsameError(f"{self.folder}: expected a folder, it is a file")
-            _check_private(self.folder, self.folder.stat(), "chmod 700")
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """The file, readable by its owner alone, is the old one or the new one, even after a power cut."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened
-        return
-    place = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(place)
-    finally:
-        os.close(place)
-
-
-def _read_private(path: Path) -> bytes:
-    """A plain file that nobody else can read; of one that is too large, no more than tells so."""
-    try:
-        place = os.open(path, os.O_RDONLY | _BINARY | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0))
-    except OSError as error:
-        raise SelfsameError(f"{path}: cannot be read ({error.strerror or type(error).__name__})") from error
-    try:
-        found = os.fstat(place)
-        if not stat.S_ISREG(found.st_mode):
-            raise SelfsameError(f"{path}: expected a plain file")
-        _check_private(path, found, "chmod 600")
-        with open(place, "rb", closefd=False) as file:
-            return file.read(_MOST_BYTES + 1)
-    finally:
-        os.close(place)
-
-
-def _check_private(path: Path, found: os.stat_result, remedy: str) -> None:
-    if os.name != "posix":  # permission bits mean nothing elsewhere
-        return
-    if found.st_mode & 0o077:
-        raise SelfsameError(f"{path}: others may read or change it (mode {found.st_mode & 0o777:o}); {remedy} it")
-    if found.st_uid != os.geteuid():
-        raise SelfsameError(f"{path}: belongs to another account of this machine")
+            check_private(self.folder, self.folder.stat(), "chmod 700")
 
 
 def _destroy(path: Path) -> None:
     """Overwrite a file with noise and unlink it."""
     with contextlib.suppress(OSError):  # one that cannot be written to can still be unlinked
         size = path.lstat().st_size
-        with open(os.open(path, os.O_WRONLY | _BINARY | _NOFOLLOW), "wb") as file:
+        with open(os.open(path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0)), "wb") as file:
             file.write(secrets.token_bytes(min(size, _MOST_BYTES)))
             file.flush()
             os.fsync(file.fileno())
@@ -344,21 +292,15 @@ def _shut(path: Path) -> SelfsameError:
     return SelfsameError(f"{path}: cannot be opened: wrong passphrase or damaged file")
 
 
-@dataclass(frozen=True)
-class _Crypto:
-    AESGCM: Any
-    Scrypt: Any
-    InvalidTag: Any
-
-
-def _crypto() -> _Crypto:
+def _crypto() -> Any:
+    """The parts of cryptography that are used here."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-    except ImportError as error:
-        raise SelfsameError(f"enrolment takes the package cryptography: {_EXTRA}") from error
-    return _Crypto(AESGCM, Scrypt, InvalidTag)
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
+    return SimpleNamespace(AESGCM=AESGCM, Scrypt=Scrypt, InvalidTag=InvalidTag)
 
 
 def _keyring(work: Callable[[Any], str | None]) -> str | None:
@@ -366,13 +308,12 @@ def _keyring(work: Callable[[Any], str | None]) -> str | None:
     try:
         import keyring
         from keyring.errors import KeyringError
-    except ImportError as error:
-        raise SelfsameError(f"--keyring takes the package keyring: {_EXTRA}") from error
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
     try:
         return work(keyring)
     except (KeyringError, OSError, RuntimeError) as error:  # backends raise their own beside the library's
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise SelfsameError(f"keyring: {reason}; use a passphrase in its place") from error
+        raise SelfsameError(f"keyring: {one_line(error)}; use a passphrase in its place") from error
 
 
 def _entry(header: Header) -> str:

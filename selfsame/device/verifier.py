@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.device.card import score, template
+from selfsame.device.card import Raw, score, template
 from selfsame.device.embedder import Embedder
 from selfsame.device.thresholds import CEILINGS, Threshold, bounded, fixed, warm_up
-from selfsame.device.vault import Kept, Vault
+from selfsame.device.vault import Vault
 from selfsame.errors import SelfsameError
 
 Vector = NDArray[np.float32]
-Raw = NDArray[Any]
 
 RULES = ("warm-up", "bounded", "fixed")
 
@@ -91,7 +90,6 @@ class Enrolled:
     """What an enrolment was made from."""
 
     template_samples: int  # 0: the vector was there before
-    warm_up_samples: int
     threshold: Threshold
 
 
@@ -141,7 +139,7 @@ class Verifier:
         threshold = rule.threshold(scores, CEILINGS[self.model.card.score])
         enrolment = Enrolment(template_D, scores, rule, float(threshold.value))
         self.vault.write(user, self.model.card.digest, enrolment.to_bytes(), replacing=replacing)
-        return Enrolled(split if vector is None else 0, count, threshold)
+        return Enrolled(split if vector is None else 0, threshold)
 
     def verify(self, user: str, sample: Raw) -> Verdict:
         """Whether a sample is the user's; every attempt takes the same steps, whatever comes out."""
@@ -169,10 +167,6 @@ class Verifier:
     def revoke(self, user: str) -> None:
         """Destroy a user's enrolment; a copy of it that comes back does not open."""
         self.vault.remove(user)
-
-    def users(self) -> list[Kept]:
-        """Everybody enrolled on this device, with this model or another."""
-        return self.vault.users()
 
     def _warm_up_count(self, samples: int, rule: Rule, asked: int | None, has_vector: bool) -> int:
         """How many of the samples, the last ones, set the threshold."""

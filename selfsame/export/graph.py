@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from selfsame.data import Federation
-from selfsame.device.card import Card
-from selfsame.device.embedder import Embedder, Raw, one_line
+from selfsame.device.card import Card, Raw
+from selfsame.device.embedder import Embedder
 from selfsame.device.model_file import INPUT, KEY, MOST_BYTES, OPERATORS, OUTPUT, sealed
-from selfsame.errors import SelfsameError
+from selfsame.device.runtime import onnxruntime
+from selfsame.errors import SelfsameError, not_installed, one_line
 from selfsame.export.trained import shortest
 from selfsame.nets.norm import StandardConv2d
 
@@ -107,7 +108,11 @@ def with_other_layers(net: nn.Module, kind: type[T], other: Callable[[T], nn.Mod
 
 def to_onnx(net: nn.Module, federation: Federation, raw: Tensor) -> onnx.ModelProto:
     """The graph of a network with its preparation; `raw` are a few samples (S, *shape) to trace it with."""
-    _require("onnx", "onnxscript", "onnxruntime")
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from None
     sizes = {0: torch.export.Dim("samples")}
     least = shortest(net)
     net = with_other_layers(net, StandardConv2d, finished_kernels)
@@ -176,16 +181,11 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
     filterbank) keeps float32: a spectrum's range is too wide for eight bits.
     """
     import onnx
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        QuantFormat,
-        QuantType,
-        quantize_dynamic,
-        quantize_static,
-    )
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    class Samples(CalibrationDataReader):  # type: ignore[misc]
+    quantise, shapes = onnxruntime("quantization"), onnxruntime("quantization.shape_inference")
+    kinds = quantise.QuantType
+
+    class Samples(quantise.CalibrationDataReader):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             self.rows = iter(samples)
 
@@ -197,19 +197,18 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
         with tempfile.TemporaryDirectory() as folder, _quiet():
             plain, ready, done = (str(Path(folder) / f"{name}.onnx") for name in ("plain", "ready", "done"))
             onnx.save(model, plain)
-            quant_pre_process(plain, ready, skip_symbolic_shape=True)
+            shapes.quant_pre_process(plain, ready, skip_symbolic_shape=True)
             prepared = onnx.load(ready)
             # Gemm becomes MatMul with its weights turned, which shapes noted earlier would contradict.
             del prepared.graph.value_info[:]
             onnx.save(prepared, ready)
-            common = {"op_types_to_quantize": list(_WEIGHED), "weight_type": QuantType.QInt8, "per_channel": True}
+            common = {"op_types_to_quantize": list(_WEIGHED), "weight_type": kinds.QInt8, "per_channel": True}
             common["nodes_to_exclude"] = before_logarithms(prepared)
             if any(node.op_type == "Conv" for node in prepared.graph.node):
-                quantize_static(
-                    ready, done, Samples(), quant_format=QuantFormat.QDQ, activation_type=QuantType.QUInt8, **common
-                )
+                common |= {"quant_format": quantise.QuantFormat.QDQ, "activation_type": kinds.QUInt8}
+                quantise.quantize_static(ready, done, Samples(), **common)
             else:
-                quantize_dynamic(ready, done, **common)
+                quantise.quantize_dynamic(ready, done, **common)
             return onnx.load(done)
     except Exception as error:  # of kinds that onnx and onnxruntime do not name together
         raise SelfsameError(f"export: onnxruntime cannot quantise this network: {one_line(error)}") from error
@@ -254,14 +253,6 @@ def seconds_a_sample(embedder: Embedder, raw: Raw, calls: int = _TIMED) -> float
         embedder.embed(one)
         took.append(time.perf_counter() - begun)
     return statistics.median(took)
-
-
-def _require(*names: str) -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
-        raise SelfsameError(f"export needs {', '.join(missing)}: pip install 'selfsame[export]'")
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from selfsame.config import recipe
 from selfsame.config.recipe import Recipe
 from selfsame.data import DATASETS, Federation
 from selfsame.data import load as load_data
-from selfsame.device.card import DTYPES, FORMAT, SCORES, Card
-from selfsame.device.card import score as card_score
-from selfsame.device.card import template as card_template
-from selfsame.device.embedder import Emb, Raw, in_parts
+from selfsame.device import card
+from selfsame.device.card import DTYPES, FORMAT, SCORES, Card, Raw
+from selfsame.device.embedder import Emb, in_parts
 from selfsame.device.model_file import read_bytes
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
@@ -84,7 +83,6 @@ def describe(
     rate: int = 0,
     opset: int = 0,
     digest: str = "0" * 64,
-    variant: str = "float32",
 ) -> Card:
     """The card of a network that was trained by this method on this data."""
     dtype = raw_dtype(federation)
@@ -104,7 +102,7 @@ def describe(
         score=how,
         opset=opset,
         digest=digest,
-        variant=variant,
+        variant="float32",
         rate=rate,
     )
 
@@ -137,11 +135,10 @@ def comparison(method: LocalLoss, width: int) -> tuple[str, str]:
         template_D = method.template(torch.from_numpy(emb_SD)).numpy()
     for how in SCORES:
         for place in ("unit",) if how == "cosine" else ("unit", "as-is"):
-            card = _plain(how, place, width)
-            mine_ST = np.stack([card_score(card, emb_SD, template) for template in template_TD], 1)
-            if np.allclose(mine_ST, score_ST, atol=_CLOSE) and np.allclose(
-                card_template(card, emb_SD), template_D, atol=_CLOSE
-            ):
+            plain = _plain(how, place, width)
+            mine_ST = np.stack([card.score(plain, emb_SD, template) for template in template_TD], 1)
+            mine_D = card.template(plain, emb_SD)
+            if np.allclose(mine_ST, score_ST, atol=_CLOSE) and np.allclose(mine_D, template_D, atol=_CLOSE):
                 return how, place
     raise SelfsameError(f"{method.name}: compares embeddings in a way that no model file can state")
 

@@ -146,7 +146,7 @@ def unseen_scores(
     return score[same], score[~same]
 
 
-def pair_curve(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
+def pair_curve(method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
     """The ROC over these pairs."""
     return corners(*unseen_scores(method, embed, samples, trials))
 

@@ -11,13 +11,14 @@ import pytest
 import typer
 from PIL import Image
 
-from selfsame.commands.enrol import change_passphrase, client_vector, enrol, revoke, warm_up
+from selfsame.commands.enrol import change_passphrase, enrol, revoke, warm_up
 from selfsame.commands.verify import users, verify
 from selfsame.device import vault
 from selfsame.device.card import DTYPES, FORMAT, Card
-from selfsame.device.embedder import open_model
 from selfsame.device.model_file import INPUT, KEY, OUTPUT, sealed
 from selfsame.errors import SelfsameError
+from selfsame.export.from_run import client_vector
+from selfsame.export.opened import open_model
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -71,7 +72,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SELFSAME_PASSPHRASE", "open sesame")
-    monkeypatch.setattr(vault, "STANDARD", vault.Work(10, 1, 1))
+    monkeypatch.setattr(vault, "STANDARD", vault.ScryptWork(10, 1, 1))
     write_model(tmp_path / "model.onnx")
     images(tmp_path / "ann", 12, seed=1)
     images(tmp_path / "bob", 6, seed=2)
@@ -338,7 +339,7 @@ sys.meta_path.insert(0, Blocker())
 import typer
 import selfsame.cli
 from selfsame.device import vault
-vault.STANDARD = vault.Work(10, 1, 1)
+vault.STANDARD = vault.ScryptWork(10, 1, 1)
 from selfsame.commands.enrol import enrol, revoke, warm_up
 from selfsame.commands.verify import users, verify
 

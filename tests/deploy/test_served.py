@@ -6,8 +6,9 @@ import pytest
 import torch
 from loopback import Loopback, recipe
 
-from selfsame.commands.export import export_run, read_run
 from selfsame.errors import SelfsameError
+from selfsame.export.from_run import read_run
+from selfsame.export.measured import export_run
 from selfsame.runs.assess import assess
 from selfsame.runs.run import load_run, open_run
 

@@ -126,20 +126,20 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_arbitrary_json_is_refused(value):
     refused(json.dumps(value))
 
 
 @given(st.text(max_size=80))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_arbitrary_text_is_refused(text):
     refused(text)
 
 
 @given(st.sampled_from(sorted(PLAIN)), JSON)
 @example("low", -0.0)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_changed_field_is_refused_or_kept_as_it_is(name, value):
     text = json.dumps({**PLAIN, name: value})
     try:

@@ -11,7 +11,6 @@ from selfsame.device.card import Card
 from selfsame.device.embedder import OnnxEmbedder, open_model
 from selfsame.device.model_file import INPUT, OUTPUT, read_card, sealed
 from selfsame.errors import SelfsameError
-from selfsame.runs.loop import train
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -201,7 +200,7 @@ def test_foreign_files(tmp_path, data):
 
 def test_files_that_are_none(tmp_path):
     refused(tmp_path / "nosuch.onnx", "no such file")
-    refused(tmp_path, "not a run")
+    refused(tmp_path, f"a folder, not a model file; of a run, `selfsame export {tmp_path}` writes one")
     with pytest.raises(SelfsameError, match="cannot be read"):
         open_model("a\0b.onnx")
 
@@ -345,23 +344,3 @@ def test_an_answer_that_is_not_finite(tmp_path):
     weight = np.full((4, 3), 3e38, np.float32)
     with pytest.raises(SelfsameError, match="not finite"):
         floats(tmp_path, weight).embed(np.ones((1, 1, 2, 2), np.float32))
-
-
-def test_a_run_is_opened_as_well(tmp_path):
-    run = train("fedaws", "digits", out=tmp_path / "run", settings={"run": {"rounds": 2}}, neighbours=1)
-    model = open_model(tmp_path / "run")
-    x = run.problem.federation.test.x[:9]
-    np.testing.assert_allclose(model.embed(x.numpy()), run.embed(x).numpy(), rtol=1e-5, atol=1e-6)
-    assert (model.card.data, model.card.shape, model.card.width) == ("digits", (1, 8, 8), 32)
-    digest = model.card.digest
-    refused(tmp_path / "run", "another model", digest="0" * 64)
-    file = tmp_path / "run" / "model.safetensors"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    assert open_model(tmp_path / "run").card.digest != digest
-    file.write_bytes(data[:-8])
-    with pytest.raises(SelfsameError, match="damaged"):
-        open_model(tmp_path / "run")
-    file.unlink()
-    refused(tmp_path / "run", "has not ended")

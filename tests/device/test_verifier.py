@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from selfsame.device.card import DTYPES, FORMAT, Card
-from selfsame.device.vault import Vault, Work
+from selfsame.device.vault import ScryptWork, Vault
 from selfsame.device.verifier import Enrolment, Rule, Verifier
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, make
 
 pytest.importorskip("cryptography")
 
-CHEAP = Work(log_n=10, r=1, p=1)
+CHEAP = ScryptWork(log_n=10, r=1, p=1)
 WIDTH = 4
 
 
@@ -62,7 +62,7 @@ def cosine(a, b):
 def test_template_and_threshold_come_from_different_samples(verifier):
     samples = people(9)
     done = verifier.enrol("ann", samples, Rule("warm-up", 0.75))
-    assert (done.template_samples, done.warm_up_samples) == (5, 4)
+    assert (done.template_samples, done.threshold.samples) == (5, 4)
     emb = [x @ verifier.model.matrix for x in samples]
     length = [math.sqrt(sum(float(v) ** 2 for v in e)) for e in emb]
     mean = [sum(float(e[d]) / n for e, n in zip(emb[:5], length)) / 5 for d in range(WIDTH)]
@@ -86,7 +86,7 @@ def test_a_score_at_the_threshold_is_accepted(verifier):
 
 
 def test_how_many_warm_up_samples(verifier):
-    assert verifier.enrol("ann", people(9), warm_up=3).warm_up_samples == 3
+    assert verifier.enrol("ann", people(9), warm_up=3).threshold.samples == 3
     for number in (0, 9, -1):
         with pytest.raises(SelfsameError, match="--warm-up: expected 1 to 8 of the 9 samples"):
             verifier.enrol("bob", people(9), warm_up=number)
@@ -96,12 +96,12 @@ def test_how_many_warm_up_samples(verifier):
 def test_too_few_samples(verifier, number):
     with pytest.raises(SelfsameError, match=r"at least 2 are needed.*--threshold"):
         verifier.enrol("ann", people(number))
-    assert verifier.users() == []
+    assert verifier.vault.users() == []
 
 
 def test_one_sample_and_a_fixed_threshold(verifier):
     done = verifier.enrol("ann", people(1), Rule("fixed", fixed=0.5))
-    assert (done.template_samples, done.warm_up_samples, done.threshold.value) == (1, 0, 0.5)
+    assert (done.template_samples, done.threshold.samples, done.threshold.value) == (1, 0, 0.5)
     verdict = verifier.verify("ann", people(1)[0])
     assert verdict.score == pytest.approx(1, abs=1e-6) and verdict.threshold == 0.5 and verdict.accepted
     with pytest.raises(SelfsameError, match="fixed threshold"):
@@ -115,7 +115,7 @@ def test_one_sample_and_a_fixed_threshold(verifier):
 def test_a_vector_that_training_left(verifier):
     vector, samples = np.arange(1.0, 5.0), people(6)
     done = verifier.enrol("ann", samples, Rule("warm-up", 1.0), vector=vector)
-    assert (done.template_samples, done.warm_up_samples) == (0, 6)
+    assert (done.template_samples, done.threshold.samples) == (0, 6)
     scores = [cosine(x @ verifier.model.matrix, vector) for x in samples]
     assert done.threshold.value == pytest.approx(min(scores), abs=1e-6)
     verifier.enrol("bob", [], Rule("fixed", fixed=0.0), vector=vector)
@@ -154,7 +154,7 @@ def test_enrolling_again_and_revoking(verifier):
     before = verifier.verify("ann", people(1)[0]).score
     verifier.enrol("ann", people(4, seed=2), replacing=True)
     assert verifier.verify("ann", people(1)[0]).score != before
-    assert [kept.user for kept in verifier.users()] == ["ann", "bob"]
+    assert [kept.user for kept in verifier.vault.users()] == ["ann", "bob"]
     verifier.revoke("ann")
     with pytest.raises(SelfsameError, match="not enrolled"):
         verifier.verify("ann", people(1)[0])

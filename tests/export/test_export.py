@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from selfsame.commands.export import export, export_run, read_run
+from selfsame.commands.export import export
 from selfsame.data import Samples, from_classes
-from selfsame.device.embedder import OnnxEmbedder, open_model
+from selfsame.device.embedder import OnnxEmbedder
 from selfsame.errors import SelfsameError
-from selfsame.export import graph
+from selfsame.export import measured
+from selfsame.export.from_run import read_run
 from selfsame.export.graph import OPSET, before_logarithms, calibration, difference, finished, to_int8, to_onnx
+from selfsame.export.measured import export_run
+from selfsame.export.opened import open_model
 from selfsame.export.trained import describe, shortest
 from selfsame.methods import make
 from selfsame.nets import build, fastresnet
@@ -113,7 +116,7 @@ def test_nothing_is_left_where_the_check_fails(folder, tmp_path, monkeypatch):
     model = onnx.load(folder / "model.onnx")
     bias = next(tensor for tensor in model.graph.initializer if tensor.name == "net.head.bias")
     bias.raw_data = (onnx.numpy_helper.to_array(bias) + 1e-3).tobytes()
-    monkeypatch.setattr(graph, "to_onnx", lambda *a: model)
+    monkeypatch.setattr(measured, "to_onnx", lambda *a: model)
     with pytest.raises(SelfsameError, match="nothing was written"):
         export(folder, out=tmp_path / "m.onnx", check=4)
     assert list(tmp_path.iterdir()) == []
@@ -157,6 +160,30 @@ def test_a_network_of_one_client(tmp_path):
     assert (model.card.score, model.card.place) == ("squared-distance", "as-is")
     with pytest.raises(SelfsameError, match="a network for each client"):
         open_model(tmp_path / "run")
+
+
+def test_a_run_is_opened_as_well(tmp_path):
+    run = train("fedaws", "digits", out=tmp_path / "run", settings={"run": {"rounds": 2}}, neighbours=1)
+    model = open_model(tmp_path / "run")
+    x = run.problem.federation.test.x[:9]
+    np.testing.assert_allclose(model.embed(x.numpy()), run.embed(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert (model.card.data, model.card.shape, model.card.width) == ("digits", (1, 8, 8), 32)
+    digest = model.card.digest
+    with pytest.raises(SelfsameError, match="run: another model than the one asked for"):
+        open_model(tmp_path / "run", digest="0" * 64)
+    file = tmp_path / "run" / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert open_model(tmp_path / "run").card.digest != digest
+    file.write_bytes(data[:-8])
+    with pytest.raises(SelfsameError, match="damaged"):
+        open_model(tmp_path / "run")
+    file.unlink()
+    with pytest.raises(SelfsameError, match="run: the run has not ended"):
+        open_model(tmp_path / "run")
+    with pytest.raises(SelfsameError, match="not a run"):
+        open_model(tmp_path)
 
 
 def federation(x, mean=(0.0,), std=(1.0,)):
@@ -305,7 +332,7 @@ def test_the_difference_by_plain_loops():
 
 def test_a_missing_exporter_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(SelfsameError, match=r"pip install 'selfsame\[export\]'"):
+    with pytest.raises(SelfsameError, match=r'^this needs onnxscript: pip install "selfsame\[export\]"$'):
         to_onnx(nn.Identity(), federation(torch.rand(4, 3)), torch.rand(2, 3))
 
 

@@ -1,0 +1,54 @@
+"""What a run's folder gives for devices: its last state, and the vector that one of its clients keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selfsame.config.recipe import from_mapping, read_toml
+from selfsame.device.card import Raw
+from selfsame.device.embedder import Embedder
+from selfsame.errors import SelfsameError
+from selfsame.runs.run import Run, open_run
+
+_COMPARED = 8  # samples by which a model is known to be of a run
+_NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's network moves them more
+
+
+def read_run(folder: Path, path: Path | None = None) -> Run:
+    """The run's last state on the CPU, in the precision of its parameters."""
+    double = (folder / "recipe.toml").is_file() and (
+        from_mapping(read_toml(folder / "recipe.toml")).run.precision == "float64"
+    )
+    return open_run(folder, path, "cpu", "float64" if double else "float32")
+
+
+def client_vector(folder: Path, client: int, opened: Embedder, raw: Sequence[Raw]) -> NDArray[np.float32]:
+    """The vector that a run's client keeps: prototype, codeword or centre, or its class's embedding.
+
+    It means nothing to another network, so the model must embed the first samples as the run does.
+    """
+    run = read_run(folder)
+    problem, state, card = run.problem, run.state, opened.card
+    if not 0 <= client < state.present:
+        raise SelfsameError(f"--client: the run has clients 0 to {state.present - 1}, got {client}")
+    same = (problem.method.name, problem.federation.name, problem.world.dim) == (card.method, card.data, card.width)
+    few = raw[:_COMPARED]
+    if not same or sum(_apart(run, client, opened, sample) for sample in few) > _NEAR * len(few):
+        raise SelfsameError(f"{folder}: the model is not of this run, or not of this client")
+    if run.enrolled is not None:
+        raise SelfsameError(f"{folder}: a run on devices; its clients' vectors are there and nowhere else")
+    truth_RD = run.truth()
+    row = client if problem.method.row == "client" else int(problem.world.class_of_N[client])
+    vector: NDArray[np.float32] = truth_RD[row].detach().cpu().float().numpy()
+    return vector
+
+
+def _apart(run: Run, client: int, opened: Embedder, sample: Raw) -> float:
+    """How far apart the model and the run's network embed a sample, relative to the latter's length."""
+    one_D = run.embed(torch.from_numpy(sample[None]), client)[0].cpu().double().numpy()
+    return float(np.linalg.norm(opened.embed(sample[None])[0] - one_D) / max(float(np.linalg.norm(one_D)), 1e-12))
