@@ -27,7 +27,8 @@ from selfsame.engine.plan import cohort_size, make_plan
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, State, begin, join, smaller_world
+from selfsame.engine.problem import Problem
+from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods.base import Fields, World
@@ -311,10 +312,7 @@ def _as_first(problem: Problem, state: State) -> None:
 
 def _level(problem: Problem, state: State) -> None:
     """What every rank computed by itself is made equal to the last bit, which another machine may round differently."""
-    tensors = state.tensors()
-    if state.rows:
-        del tensors[f"server.{shards.TABLE}"]
-    problem.ranks.broadcast(tensors)
+    problem.ranks.broadcast(shards.common(problem, state))
 
 
 def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
@@ -463,7 +461,7 @@ def carry_on(run: Run, tick: Tick | None = None) -> Run:
         stops = [(state.round // every + 1) * every for every in (look, keep)] + [recipe.run.rounds]
         stops += [join_at] if join_at > state.round else []
         count = min(*stops, state.round + _PLAN) - state.round
-        plan = make_plan(recipe, state.round, count, state.present, state.server.get("taken"))
+        plan = make_plan(recipe, state.round, count, state.present, problem.method.rounds_used(state.server))
         refused = int(state.refused)
         begun = time.perf_counter()
         losses = engine.run(state, plan, None if tick is None else lambda n: tick(n, None))

@@ -19,6 +19,7 @@ from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
 from selfsame.config.recipe import Recipe, differences, from_mapping, read_toml, to_toml
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
+from selfsame.report.words import privacy_words
 from selfsame.runs.run import Run
 from selfsame.measure.looks import pair_scores
 from selfsame.measure.scores import Roc, auroc, eer, thin
@@ -59,7 +60,7 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         facts["without a network"] = _raw(run)
     spent = privacy_spent(run.problem, run.state)
     if spent is not None:
-        facts["privacy"] = spent
+        facts["privacy"] = privacy_words(spent)
     if run.leakage is not None:
         facts["attacker"] = run.leakage.how
         if run.leakage.cosine_mean is not None:

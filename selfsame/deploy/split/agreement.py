@@ -29,8 +29,8 @@ from selfsame.deploy.schedule import Terms
 from selfsame.enclave.losses import Loss
 from selfsame.enclave.mandate import Plan
 from selfsame.enclave.message import packed_size
+from selfsame.engine.problem import Problem
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
 from selfsame.methods.fdml import Fdml
 
