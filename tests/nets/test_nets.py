@@ -154,9 +154,9 @@ def test_channels_last_gives_the_same_embeddings(name):
     [
         ("vgg", (1, 8, 8), 4, {}, "unknown network 'vgg'.*lenet"),
         ("lenet", (1, 8, 8), 4, {"depth": 3}, "lenet: unknown option 'depth'.*bias, channels, groups"),
-        ("lenet", (1, 8, 8), 4, {"channels": 3}, "channels must be a list of whole numbers"),
+        ("lenet", (1, 8, 8), 4, {"channels": 3}, "channels: expected a list of whole numbers"),
         ("lenet", (1, 8, 8), 4, {"channels": (3,)}, "lenet: channels must be two"),
-        ("lenet", (1, 8, 8), 4, {"bias": 0}, "bias must be true or false"),
+        ("lenet", (1, 8, 8), 4, {"bias": 0}, "bias: expected true or false"),
         ("lenet", (1, 8, 8), 4, {"groups": 0}, "lenet: groups must be at least 1"),
         ("lenet", (1, 3, 8), 4, {}, "lenet: images of 3x8 are too small, at least 4x4"),
         ("resnet8", (1, 3, 8), 4, {}, "resnet8: images of 3x8 are too small"),
@@ -180,7 +180,7 @@ def test_channels_last_gives_the_same_embeddings(name):
         ("embedding-bag", (2, 5, 1), 4, {"features": 9}, r"needs sparse rows of shape \(2, length\)"),
         ("embedding-bag", (2, 5), 4, {}, "option features must be the size of the vocabulary.*got 0"),
         ("embedding-bag", (2, 5), 4, {"features": 2**24 + 1}, "from 1 to 16777216"),
-        ("embedding-bag", (2, 5), 4, {"features": "all"}, "features must be a whole number"),
+        ("embedding-bag", (2, 5), 4, {"features": "all"}, "features: expected a whole number"),
         ("lenet", (1, 8, 8), 0, {}, "width must be at least 1"),
     ],
 )
