@@ -32,10 +32,10 @@ LIBRARIES = ("torch", "sklearn", "matplotlib")  # whose imports have a row each,
 IMPORTS = (*(f"import {name}" for name in LIBRARIES), "import all the rest")
 STEPS: dict[str, tuple[str, ...]] = {  # the functions of each step, as their callers find them
     "load the data": ("selfsame.engine.setup:load",),
-    "build": ("selfsame.runs.run:prepare", "selfsame.runs.run:begin", "selfsame.runs.run:Engine.__init__"),
-    "plan": ("selfsame.runs.run:make_plan",),
+    "build": ("selfsame.runs.run:prepare", "selfsame.runs.run:begin", "selfsame.runs.loop:Engine.__init__"),
+    "plan": ("selfsame.runs.loop:make_plan",),
     FIRST: (),
-    ROUNDS: ("selfsame.runs.run:Engine.run",),
+    ROUNDS: ("selfsame.runs.loop:Engine.run",),
     "progress bar": tuple(f"rich.{n}" for n in ("progress:Progress.update", "live:Live.start", "live:Live.refresh")),
     "check that all is finite": ("selfsame.runs.run:Run.sound",),
     "evaluation": ("selfsame.runs.run:Run.evaluate",),

@@ -12,23 +12,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfsame.device.thresholds import balanced
-from selfsame.measure.protocols import Split, split_accuracy
+from selfsame.measure.protocols import Portions, portioned_accuracy
 from selfsame.runs.run import Run, open_run
 from selfsame.streams import host_generator
 
 
-def accuracies(run: Run, split: Split, draws: int) -> np.ndarray:
+def accuracies(run: Run, portions: Portions, draws: int) -> np.ndarray:
     """The mean over unseen users, for each draw of their samples and of the users they are set against."""
     unseen = run.problem.federation.unseen
     emb_SD = torch.cat([run.embed(part) for part in unseen.x.split(256)])
     person_S = unseen.y.cpu().numpy()
-
-    def limit(own: np.ndarray, other: np.ndarray) -> float:
-        return balanced(own, other).value
-
     found = [
-        split_accuracy(run.problem.method, emb_SD, person_S, limit, host_generator(0, "VII-C", draw), split).mean()
+        portioned_accuracy(run.problem.method, emb_SD, person_S, host_generator(0, "VII-C", draw), portions).mean()
         for draw in range(draws)
     ]
     return np.array(found)
@@ -41,13 +36,13 @@ def main() -> None:
     parser.add_argument("--others", type=int, default=10, help="users each for the threshold and for the test")
     parser.add_argument("--draws", type=int, default=20)
     given = parser.parse_args()
-    split = Split(*given.samples, given.others)
+    portions = Portions(*given.samples, given.others)
     print("| run | rounds | VII-C % | EER seen % | EER new % |\n|---|---:|---:|---:|---:|")
     for folder in given.run:
         if not (folder / "recipe.toml").is_file():
             continue
         run = open_run(folder)
-        right, figures = accuracies(run, split, given.draws), run.evaluate().figures
+        right, figures = accuracies(run, portions, given.draws), run.evaluate().figures
         rates = " | ".join(
             "-" if (rate := figures.get(k)) is None else f"{100 * rate:.1f}" for k in ("eer_seen", "eer")
         )

@@ -23,7 +23,8 @@ from selfsame.config.experiment import read_experiment
 from selfsame.data import load
 from selfsame.engine.model import Model
 from selfsame.nets import resnet
-from selfsame.runs.run import carry_on, start
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import start
 
 NORMS = ["group", "standard", "cohort"]
 _MOVE = 0.05  # how far the averages at test go towards each cohort

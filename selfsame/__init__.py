@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from selfsame.device.vault import Vault
     from selfsame.device.verifier import Verifier
     from selfsame.errors import SelfsameError
-    from selfsame.runs.run import Run, train
+    from selfsame.runs.loop import train
+    from selfsame.runs.run import Run
 
 _HOMES = {
     "Federation": "selfsame.data",
@@ -33,7 +34,7 @@ _HOMES = {
     "SelfsameError": "selfsame.errors",
     "Recipe": "selfsame.config.recipe",
     "Run": "selfsame.runs.run",
-    "train": "selfsame.runs.run",
+    "train": "selfsame.runs.loop",
     "open_model": "selfsame.device.embedder",
     "Vault": "selfsame.device.vault",
     "Verifier": "selfsame.device.verifier",

@@ -35,7 +35,7 @@ def typed(where: str, value: Any, kind: Any) -> Any:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and isinstance(value, Mapping):
         return read_fields(where, value, kind)
     if get_origin(kind) in (dict, Mapping) and isinstance(value, Mapping):
-        return {str(key): typed(f"{where}.{key}", one, get_args(kind)[1]) for key, one in value.items()}
+        return {str(key): typed(f"{where}.{_shown(key)}", one, get_args(kind)[1]) for key, one in value.items()}
     if kind is Any:
         return value
     if kind is float and type(value) is int:
@@ -69,7 +69,7 @@ def read_fields(where: str, given: Any, kind: type[T], rest: str = "") -> T:
         elif rest:
             more[name] = value
         else:
-            raise SelfsameError(f"{where}.{name}: unknown option{nearest(name, names)}")
+            raise SelfsameError(f"{where}.{_shown(name)}: unknown option{nearest(str(name), names)}")
     if more:
         values[rest] = more
     needed = [p.name for p in known if p.default is p.default_factory is dataclasses.MISSING]
@@ -138,6 +138,12 @@ def _expected(kind: Any) -> str:
     if get_origin(kind) in (dict, Mapping) or dataclasses.is_dataclass(kind):
         return "a table"
     return _WORDS.get(kind, getattr(kind, "__name__", str(kind)))
+
+
+def _shown(name: object) -> str:
+    """A name as it may stand in an error's line: in quotes unless it is plain."""
+    plain = isinstance(name, str) and name.replace("-", "_").isidentifier()
+    return str(name) if plain else repr(name)[:80]
 
 
 def _too_long(value: object) -> bool:

@@ -1,5 +1,31 @@
-"""One thread: the tests are many and small, and the machine is shared."""
+"""What all tests share: one thread, property tests that draw the same cases in every run, and where kernels can run."""
 
+from __future__ import annotations
+
+import os
+
+import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # the tests are many and small, and the machine is shared
+
+# `make test` draws the same cases everywhere and times nothing; `make fuzz` draws new ones.
+settings.register_profile(
+    "suite", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fuzz", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("SELFSAME_CASES", "suite"))
+
+
+@pytest.fixture(scope="session")
+def kernel_device() -> str:
+    """Where Triton's kernels run: on CUDA, and without it on the CPU, in Triton's interpreter."""
+    if torch.cuda.is_available():
+        return "cuda"
+    pytest.importorskip("triton", reason="neither CUDA nor Triton is here to run the kernels")
+    with pytest.MonkeyPatch.context() as patch:  # a kernel is interpreted if this is set when it is defined
+        patch.setenv("TRITON_INTERPRET", "1")
+        import selfsame.methods.neighbours_cuda
+        import selfsame.nets.fast.kernels  # noqa: F401
+    return "cpu"

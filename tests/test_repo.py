@@ -1,7 +1,6 @@
 """Rules of the house that no single room can keep: paths, pickles, recipes, and which room imports which."""
 
 import ast
-import inspect
 import subprocess
 from pathlib import Path
 
@@ -180,7 +179,7 @@ def test_no_module_is_imported_under_another_name():
 
 def test_the_reader_of_imports_reads(tmp_path):
     """It finds what stands in a function, and what is relative."""
-    assert "selfsame.runs.run.carry_on" in imports(PACKAGE / "commands" / "progress.py")
+    assert "selfsame.runs.loop.carry_on" in imports(PACKAGE / "commands" / "progress.py")
     assert "selfsame.methods.base" in imports(PACKAGE / "methods" / "fedhide.py")
 
 
@@ -201,7 +200,7 @@ def test_pages_tell_of_every_data_set_and_network(name):
     assert row is not None, f"nothing on {name}"
     if "the same, and" in row:
         row += text
-    options = set(inspect.signature(DATASETS[name].load).parameters) - {"path"} if data else set(options_of(NETS[name]))
+    options = set(DATASETS[name].options if data else options_of(NETS[name]))
     for option in options:
         where = text if option in SHARED and "..." in row else row
         assert f"`{option}`" in where, f"{name}: no word on {option}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings
+from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, given_tables
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -53,17 +53,16 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
-    from selfsame.commands.train import layers, new_folder, read_recipe
+    from selfsame.config.presets import make_recipe
     from selfsame.deploy.flower.terms import Serving
     from selfsame.methods import method_class
-    from selfsame.runs.run import vacant
+    from selfsame.runs.run import new_folder, vacant
 
     _flower()
     method = method or _named(recipe) or "fedhide"
     few = 2 if recipe is None else None  # each takes seconds, and presets have hundreds
-    overrides = {"rounds": few if rounds is None else rounds, "seed": seed, "device": "cpu"}
-    tables = layers(method, data, None, recipe, overrides, settings)
-    made = read_recipe(tables)
+    given = given_tables(data, rounds=few if rounds is None else rounds, seed=seed, device="cpu")
+    made = make_recipe(method, recipe, given, settings or [])
     if not method_class(method).federated:
         raise SelfsameError(f"{method}: trains on each device alone; there is nothing to send")
     _fits(made, nodes)
@@ -151,7 +150,7 @@ def _fits(recipe: Recipe, nodes: int) -> None:
     """Whether the nodes' samples can be named without files."""
     from selfsame.data import DATASETS, load
 
-    if DATASETS[recipe.data.name].needs_path:
+    if recipe.data.name in DATASETS and DATASETS[recipe.data.name].needs_path:
         free = ", ".join(name for name, entry in DATASETS.items() if not entry.needs_path)
         raise SelfsameError(f"cluster up: {recipe.data.name} lies in files; here every node makes its own: {free}")
     most = load(recipe.data.name, None, **recipe.data.options).clients

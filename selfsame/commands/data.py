@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from selfsame.commands.options import PathTo, Settings
-from selfsame.commands.progress import loading
+from selfsame.commands.progress import loading, table_of
 from selfsame.errors import SelfsameError
 
 
@@ -16,107 +17,70 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Show the options of one method.")] = None,
 ) -> None:
     """List the methods, or one method's options."""
-    from rich.console import Console
-    from rich.table import Table
-
     from selfsame.methods import METHODS, method_class, options_of
 
-    console = Console()
-    if name is not None:
-        kind = method_class(name)
-        console.print(f"{name}: {(kind.__doc__ or '').strip().splitlines()[0]}", markup=False, highlight=False)
-        console.print(f"paper: {kind.paper}", markup=False, highlight=False)
-        console.print(f"several clients of one class: {kind.shared_class}", markup=False, highlight=False)
-        table = Table("option", "default")
-        for key, value in options_of(name).items():
-            table.add_row(key, repr(value))
-        console.print(table)
+    if name is None:
+        rows = [(key, _first_line(kind), ", ".join(options_of(key))) for key, kind in METHODS.items()]
+        table_of(rows, "method", "what it does", "options")
         return
-    table = Table("method", "what it does", "options")
-    for key, kind in METHODS.items():
-        table.add_row(key, (kind.__doc__ or "").strip().splitlines()[0], ", ".join(options_of(key)))
-    console.print(table)
+    kind = method_class(name)
+    typer.echo(f"{name}: {_first_line(kind)}")
+    typer.echo(f"paper: {kind.paper}")
+    typer.echo(f"several clients of one class: {kind.shared_class}")
+    table_of([(key, repr(value)) for key, value in options_of(name).items()], "option", "default")
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or "").strip().splitlines()[0]
 
 
 def wire(
     method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
     settings: Settings = None,
 ) -> None:
-    """Print every field that a method moves or keeps, and who sees it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from selfsame.config.recipe import parse_setting
+    """Print every field that leaves or stays, and who sees it."""
+    from selfsame.config.recipe import bare_options
     from selfsame.methods import make
+    from selfsame.report.words import sight_words
     from selfsame.runs.summary import wire_rows
 
-    chosen = make(method, {keys[-1]: given for keys, given in map(parse_setting, settings or [])})
-    table = Table("field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
-    for row in wire_rows(chosen.wire):
-        table.add_row(*row)
-    Console().print(table)
+    found = wire_rows(make(method, bare_options(settings)).wire)
+    rows = [(name, way, sight_words(sight), what) for name, way, sight, what in found]
+    table_of(rows, "field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
 
 
-def _check_data(name: str | None, path: Path | None, settings: list[str] | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
+class _Data(TyperGroup):
+    """`selfsame data NAME` is short for `selfsame data show NAME`."""
 
-    from selfsame.config.recipe import parse_setting
-    from selfsame.data.inspection import check
-
-    if name is None:
-        raise SelfsameError("name a data set: selfsame data check NAME PATH")
-    with loading():
-        report = check(name, path, **{keys[-1]: given for keys, given in map(parse_setting, settings or [])})
-    console = Console()
-    if report.found:
-        table = Table("what", "value", title=report.name)
-        for row in report.found:
-            table.add_row(*row)
-        console.print(table)
-    for line in (*(f"note: {note}" for note in report.notes), *(f"wrong: {line}" for line in report.wrong)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not report.wrong:
-        console.print("nothing is wrong")
-    if not report.usable:
-        raise SelfsameError(f"{name}: cannot be trained on as it is")
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if known else ["show", *args])
 
 
-def data(
-    name: Annotated[str | None, typer.Argument(help="Load this data set and say what is in it; or: check.")] = None,
-    checked: Annotated[str | None, typer.Argument(help="After `check`: the data set to look through.")] = None,
-    folder: Annotated[Path | None, typer.Argument(help="After `check NAME`: where its files are.")] = None,
+app = typer.Typer(cls=_Data, help="List the data sets; show one, or check its files.", rich_markup_mode=None)
+
+
+@app.command()
+def show(
+    name: Annotated[str | None, typer.Argument(help="Load this data set and say what is in it.")] = None,
     path: PathTo = None,
     settings: Settings = None,
 ) -> None:
-    """List the data sets, load one and describe it, or (check NAME PATH) look through all its files."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from selfsame.config.recipe import parse_setting
+    """List the data sets, or load one and describe it."""
+    from selfsame.config.recipe import bare_options
     from selfsame.data import DATASETS, load
 
-    console = Console()
-    if name == "check":
-        _check_data(checked, folder or path, settings)
-        return
-    if checked is not None:
-        raise SelfsameError(
-            f"unexpected argument {checked!r}; to look through the files: selfsame data check NAME PATH"
-        )
     if name is None:
-        table = Table("data set", "needs", "network", "options")
-        for key, entry in DATASETS.items():
-            options = ", ".join(f"{k}={v}" for k, v in entry.options.items())
-            table.add_row(key, entry.wants, f"{entry.net}, {entry.width}-d", options)
-        console.print(table)
+        sets = [
+            (key, one.wants, f"{one.net}, {one.width}-d", ", ".join(f"{k}={v}" for k, v in one.options.items()))
+            for key, one in DATASETS.items()
+        ]
+        table_of(sets, "data set", "needs", "network", "options")
         return
-    chosen = {keys[-1]: given for keys, given in map(parse_setting, settings or [])}
     with loading():
-        found = load(name, path, **chosen)
-    table = Table("what", "value", title=name)
+        found = load(name, path, **bare_options(settings))
     count = found.count_N
-    for key, value in (
+    rows = [
         ("clients", f"{found.clients:,}"),
         ("classes", f"{found.classes:,}"),
         ("sample shape", "x".join(map(str, found.shape))),
@@ -124,8 +88,30 @@ def data(
         ("samples a client", f"{int(count.min())} to {int(count.max())}"),
         ("test samples of seen classes", f"{len(found.test.x):,}"),
         ("samples of unseen classes", f"{len(found.unseen.x):,} of {len(found.unseen.y.unique()):,}"),
-    ):
-        table.add_row(key, value)
-    console.print(table)
+    ]
+    table_of(rows, "what", "value", title=name)
     for note in found.notes:
-        console.print(f"note: {note}", markup=False, highlight=False)
+        typer.echo(f"note: {note}")
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="The data set.")],
+    folder: Annotated[Path | None, typer.Argument(help="Where its files are.")] = None,
+    path: PathTo = None,
+    settings: Settings = None,
+) -> None:
+    """Look through all files of a data set: what is wrong, where."""
+    from selfsame.config.recipe import bare_options
+    from selfsame.data import inspection
+
+    with loading():
+        report = inspection.check(name, folder or path, **bare_options(settings))
+    if report.found:
+        table_of(report.found, "what", "value", title=report.name)
+    for line in (*(f"note: {note}" for note in report.notes), *(f"wrong: {line}" for line in report.wrong)):
+        typer.echo(line)
+    if not report.wrong:
+        typer.echo("nothing is wrong")
+    if not report.usable:
+        raise SelfsameError(f"{name}: cannot be trained on as it is")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def evaluate(
@@ -20,13 +23,14 @@ def evaluate(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto; by default as the run.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress line.")] = False,
 ) -> None:
-    """Measure a trained network: error rates with intervals by person, per user, on every protocol the data allow."""
-    import json
+    """Measure how well a trained network tells people apart.
 
+    Error rates with intervals by person, per user, on every protocol the data allow.
+    """
     from rich.console import Console
 
-    from selfsame.files import write
-    from selfsame.report.evaluation import WIDE, protocol_tables, remarks, render, user_table
+    from selfsame.files import write, write_json
+    from selfsame.report.evaluation import evaluation_page, evaluation_remarks, protocol_tables, user_sheet
     from selfsame.runs.assess import assess
     from selfsame.runs.run import open_run
 
@@ -37,14 +41,12 @@ def evaluate(
         opened = open_run(run, path, device)
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
-    write(folder / "evaluation.json", json.dumps(result, allow_nan=False).encode())
-    write(folder / "evaluation.html", render(result).encode())
-    console = Console()
-    if not console.is_terminal:  # a file has no width: one line a protocol
-        console = Console(width=WIDE)
-    for table in (*protocol_tables(result, console.width), user_table(result)):
+    write_json(folder / "evaluation.json", result)
+    write(folder / "evaluation.html", evaluation_page(result))
+    console = _console()
+    for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)
-    for remark in remarks(result):
+    for remark in evaluation_remarks(result):
         console.print(remark, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {folder / 'evaluation.html'}", markup=False, highlight=False, soft_wrap=True)
 
@@ -60,26 +62,32 @@ def evaluations(
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table as Markdown.")] = False,
 ) -> None:
-    """Compare runs that were evaluated: a table of error rates, and the ROC of every protocol, one line a run."""
-    from rich.console import Console
+    """Compare runs that were evaluated.
 
+    A table of error rates, and the ROC of every protocol, one line per run.
+    """
     from selfsame.files import write
-    from selfsame.report.evaluation import WIDE
-    from selfsame.report.evaluations import drawn, markdown, named, read_evaluation, render, table
+    from selfsame.report.evaluations import drawn_roc, eer_sheet, evaluations_page, named, read_evaluation
 
     results = named([read_evaluation(run) for run in runs], runs)
-    curves = b"" if figure is None else drawn(results, figure, protocol or [])
-    out.parent.mkdir(parents=True, exist_ok=True)
+    curves = b"" if figure is None else drawn_roc(results, figure, protocol or [])
     if figure is not None:
-        figure.parent.mkdir(parents=True, exist_ok=True)
         write(figure, curves)
-    write(out, render(results).encode())
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDE)
+    write(out, evaluations_page(results))
+    console = _console()
     if as_markdown:
-        print(markdown(results), end="")
+        print(eer_sheet(results).markdown(), end="")
     else:
-        console.print(table(results))
+        console.print(eer_sheet(results).terminal())
     files = f"report: {out}" + (f", figure: {figure}" if figure is not None else "")
     console.print(files, markup=False, highlight=False, soft_wrap=True)
+
+
+def _console() -> Console:
+    """Where tables go; a file has no width, so that each row there has one line."""
+    from rich.console import Console
+
+    from selfsame.report.evaluation import WIDE
+
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDE)

@@ -163,7 +163,7 @@ def _rates(run: Run, embedder: Embedder | None, client: int | None) -> tuple[flo
     import torch
     from torch import Tensor
 
-    from selfsame.measure.scores import eer
+    from selfsame.measure.curves import eer
     from selfsame.runs.run import Run
 
     class Through(Run):

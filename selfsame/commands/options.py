@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,3 +33,10 @@ Base = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by default a new one under runs/.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def given_tables(data: str | None = None, path: Path | None = None, **run: Any) -> dict[str, dict[str, Any]]:
+    """The options that were given, as the tables of a recipe."""
+    parts = {"data": {"name": data, "path": None if path is None else str(path)}, "run": run}
+    found = {part: {key: value for key, value in table.items() if value is not None} for part, table in parts.items()}
+    return {part: table for part, table in found.items() if table}

@@ -22,7 +22,10 @@ def privacy(
         float | None, typer.Option(help="An epsilon: print the Gaussian noise that keeps the rounds within it.")
     ] = None,
 ) -> None:
-    """Count the privacy loss of FDML's Algorithm 2: the paper's epsilon, and the one over all that is sent."""
+    """Count the privacy loss of FDML's noise.
+
+    The epsilon of its Algorithm 2 as the paper counts it, and the one over all that is sent.
+    """
     from rich.console import Console
     from rich.table import Table
 

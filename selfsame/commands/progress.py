@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from selfsame.report.view import RunView
+    from selfsame.runs.hooks import Tick
     from selfsame.runs.run import Run
 
 
@@ -48,13 +49,11 @@ def _describe(record: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def carry_on_with_bar(run: Run, quiet: bool, label: str = "") -> RunView:
-    """Train with a progress bar, keep the result beside the run, say what went wrong."""
+@contextmanager
+def _bar(run: Run, quiet: bool, label: str) -> Iterator[Tick]:
+    """A progress bar of the rounds, and what moves it; a run that the user stops says how it goes on."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from selfsame.runs.run import carry_on
-    from selfsame.runs.summary import keep_view, view
 
     columns = (
         TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
@@ -69,13 +68,25 @@ def carry_on_with_bar(run: Run, quiet: bool, label: str = "") -> RunView:
                 progress.update(task, now=_describe(record))
 
         try:
-            carry_on(run, tick)
+            yield tick
         except KeyboardInterrupt:
             progress.stop()
             print(
                 f"selfsame: stopped; `selfsame resume {run.folder}` goes on from the last checkpoint", file=sys.stderr
             )
             raise typer.Exit(130) from None
+
+
+def train_and_keep(run: Run, quiet: bool, label: str = "") -> RunView | None:
+    """Train, keep the result beside the run and give its view; among several processes, the first alone does so."""
+    from selfsame.runs.loop import carry_on
+    from selfsame.runs.summary import keep_view, view
+
+    if not run.problem.ranks.first:
+        carry_on(run)
+        return None
+    with _bar(run, quiet, label) as tick:
+        carry_on(run, tick)
     shown = view(run)
     if run.folder is not None:
         keep_view(shown, run.folder)
@@ -88,11 +99,35 @@ def show(views: list[RunView], report: Path, title: str) -> None:
 
     from selfsame.report.html import write_report
     from selfsame.report.table import results_table
+    from selfsame.report.words import finding_words
 
     console = Console()
     console.print(results_table(views))
     for run_view in views:
         for warning in run_view.warnings:
-            console.print(f"{run_view.title}: {warning}", style="red", markup=False, highlight=False)
+            words = f"{run_view.title}: {finding_words(warning)}"
+            console.print(words, style="red", markup=False, highlight=False)
     write_report(views, report, title)
     console.print(f"report: {report}", markup=False, highlight=False)
+
+
+def show_run(run: Run, shown: RunView | None, folder: Path) -> None:
+    """One run, and what crossed between its processes; a process without a view says nothing."""
+    if shown is None:
+        return
+    show([shown], folder / "report.html", f"{run.title} on {run.problem.federation.name}")
+    ranks = run.problem.ranks
+    if ranks.active and ranks.crossed:
+        typer.echo(f"{ranks.words}: {ranks.crossing_words()}")
+
+
+def table_of(rows: Iterable[Sequence[str]], *columns: str, title: str | None = None) -> None:
+    """Print a table of plain texts."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
     from selfsame.engine.ranks.group import Ranks
-    from selfsame.report.view import RunView
-    from selfsame.runs.run import Run
 
 _LOST = 3  # the exit code of a rank that cannot go on without another
 _BAD = 2  # of one that has refused its input
@@ -71,29 +68,6 @@ def one_process(command: str) -> None:
     if os.environ["RANK"] != "0":
         raise typer.Exit(_BAD)
     raise SelfsameError(f"{command}: runs in one process; start `selfsame train` or `selfsame resume` with torchrun")
-
-
-def carry_on_together(run: Run, quiet: bool) -> RunView | None:
-    """Train; rank 0 shows how far it is and has the view."""
-    from selfsame.commands.progress import carry_on_with_bar
-    from selfsame.runs.run import carry_on
-
-    if run.problem.ranks.first:
-        return carry_on_with_bar(run, quiet)
-    carry_on(run)
-    return None
-
-
-def show_together(run: Run, shown: RunView | None, folder: Path) -> None:
-    """Rank 0 prints the table, and what crossed between the ranks, and writes the report."""
-    from selfsame.commands.progress import show
-
-    ranks = run.problem.ranks
-    if shown is None:
-        return
-    show([shown], folder / "report.html", f"{run.title} on {run.problem.federation.name}")
-    if ranks.active and ranks.crossed:
-        typer.echo(f"{ranks.words}: {ranks.crossing_words()}")
 
 
 def _lost(why: str) -> str:

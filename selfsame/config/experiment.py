@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from selfsame.config.recipe import (
     read_toml,
 )
 from selfsame.errors import SelfsameError
+from selfsame.fields import at_least, read_fields, typed
 
 SHARES = ("method", "net", "data")  # parts whose options belong to what they name
 
@@ -62,7 +62,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the experiment's table: a recipe, run once a seed."""
+    """One row of the experiment's table: a recipe, run once per seed."""
 
     number: int  # counts from 1 and names the folder
     title: str
@@ -128,15 +128,15 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
     variants, grid, paper = tables.pop("variant", [{}]), tables.pop("grid", {}), tables.pop("paper", {})
     if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
         raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
-    seeds = _seeds(file, tables.pop("seeds", None))
+    seeds = _seeds(file, tables.pop("seeds")) if "seeds" in tables else ()
     base = from_mapping(tables)
     found: list[Variant] = []
     for variant in variants:
         own = {key: variant[key] for key in variant if key not in ("grid", "paper")}
         from_mapping(own)
         whole = inherit(tables, own)
-        reported = read_paper(file, _table(file, "paper", paper) | _table(file, "paper", variant.get("paper", {})))
-        for point in _points(file, _table(file, "grid", grid) | _table(file, "grid", variant.get("grid", {}))):
+        reported = read_paper(file, _both(file, "paper", paper, variant))
+        for point in _points(file, _both(file, "grid", grid, variant)):
             laid = lay(whole, point)
             if point:
                 before = whole.get("title") or name_of(from_mapping(whole))
@@ -162,6 +162,12 @@ def inherit(tables: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, 
     return whole
 
 
+def _both(file: Path, name: str, common: Any, variant: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of the file and, over it, the variant's own of this name."""
+    where, kind = f"{file}: [{name}]", dict[str, Any]
+    return typed(where, common, kind) | typed(where, variant.get(name, {}), kind)
+
+
 def lay(tables: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """The tables with the values of one point of a grid, whose keys are like local.lr."""
     return merged(tables, *({key.split(".")[0]: {key.split(".")[1]: value}} for key, value in point.items()))
@@ -169,48 +175,29 @@ def lay(tables: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_paper(file: Path, table: Mapping[str, Any]) -> Paper:
     """A [paper] table: known figures, each a number or [number, spread], and where, rounds and about."""
-    figures: dict[str, tuple[float, float | None]] = {}
-    for key, value in table.items():
-        if key in ("where", "rounds", "about"):
-            _fact(file, key, value)
-            continue
-        if key not in FIGURES:
-            raise SelfsameError(f"{file}: paper.{key}: unknown figure; known: {', '.join(FIGURES)}")
-        pair = value if isinstance(value, list) else [value]
-        if not 1 <= len(pair) <= 2 or not all(_number(one) for one in pair):
-            raise SelfsameError(f"{file}: paper.{key}: expected a number or [number, spread], got {value!r}")
-        figures[key] = (float(pair[0]), float(pair[1]) if len(pair) == 2 else None)
-    return Paper(figures, table.get("where", ""), table.get("rounds"), table.get("about", False))
+    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about")}
+    paper = read_fields(f"{file}: paper", facts, Paper)
+    at_least(f"{file}: paper.rounds", paper.rounds or 0, 0)
+    figures = {key: _reported(file, key, value) for key, value in table.items() if key not in facts}
+    return replace(paper, figures=figures)
 
 
-def _fact(file: Path, key: str, value: Any) -> None:
-    fits, wanted = {
-        "where": (isinstance(value, str), "a text"),
-        "rounds": (type(value) is int and value >= 0, "a whole number, 0 where the paper does not say"),
-        "about": (isinstance(value, bool), "true or false"),
-    }[key]
-    if not fits:
-        raise SelfsameError(f"{file}: paper.{key}: expected {wanted}, got {value!r}")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _table(file: Path, name: str, given: Any) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise SelfsameError(f"{file}: [{name}]: expected a table, got {given!r}")
-    return dict(given)
+def _reported(file: Path, key: str, value: Any) -> tuple[float, float | None]:
+    if key not in FIGURES:
+        raise SelfsameError(f"{file}: paper.{key}: unknown figure; known: {', '.join(FIGURES)}")
+    pair = value if isinstance(value, list) else [value]
+    try:
+        found = typed(key, pair, tuple[float, float] if len(pair) == 2 else tuple[float])
+    except SelfsameError:
+        raise SelfsameError(f"{file}: paper.{key}: expected a number or [number, spread], got {value!r}") from None
+    return found[0], found[1] if len(found) == 2 else None
 
 
 def _seeds(file: Path, given: Any) -> tuple[int, ...]:
-    if given is None:
-        return ()
-    if not isinstance(given, list) or not given or not all(type(seed) is int for seed in given):
-        raise SelfsameError(f"{file}: seeds: expected a list of whole numbers, got {given!r}")
-    if len(set(given)) < len(given):
-        raise SelfsameError(f"{file}: seeds: {given} names a seed twice")
-    return tuple(given)
+    seeds: tuple[int, ...] = typed(f"{file}: seeds", given, tuple[int, ...])
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise SelfsameError(f"{file}: seeds: expected a list of different seeds, got {given!r}")
+    return seeds
 
 
 def _sets_seed(settings: Iterable[str]) -> bool:

@@ -7,9 +7,12 @@ demonstration, not a ranking. recipes/ holds the papers' settings for comparison
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from selfsame.config.recipe import merged
+from selfsame.config.recipe import Recipe, apply_settings, from_mapping, merged, read_toml
+from selfsame.errors import SelfsameError
 
 Tables = dict[str, dict[str, Any]]
 
@@ -83,3 +86,16 @@ METHOD: dict[tuple[str, str], Tables] = {
 def preset(method: str, data: str) -> Tables:
     """The tables to start from for a method on a data set."""
     return merged(DATA.get(data, {}), METHODS.get(method, {}), METHOD.get((data, method), {}))
+
+
+def make_recipe(method: str, base: Path | None, given: Mapping[str, Any], settings: Sequence[str] = ()) -> Recipe:
+    """A method's recipe: the preset, or the file `base`; over it the `given` tables, then key=value settings."""
+    tables = read_toml(base) if base is not None else {}
+    tables.pop("paper", None)
+    if any(tables.pop(key, None) is not None for key in ("variant", "grid", "seeds")):
+        raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
+    stored = from_mapping(tables)
+    data = given.get("data", {}).get("name") or stored.data.name or "digits"
+    own = {"method": {"name": method}, "data": {"name": data}}
+    lowest = preset(method, data) if base is None else tables
+    return from_mapping(apply_settings(merged(lowest, own, given), settings))

@@ -24,6 +24,17 @@ SWITCH = ("auto", "on", "off")
 STRATEGIES = ("uc", "as")
 
 
+def _least(where: str, part: object, **least: float) -> None:
+    for name, number in least.items():
+        at_least(f"{where}.{name}", getattr(part, name), number)
+
+
+def _below_one(where: str, part: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(part, name) < 1:
+            raise SelfsameError(f"{where}.{name}: must be in [0, 1), got {getattr(part, name)}")
+
+
 @dataclass(frozen=True)
 class RunPart:
     """How long, how often to look, and on what."""
@@ -39,9 +50,7 @@ class RunPart:
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
 
     def __post_init__(self) -> None:
-        at_least("run.rounds", self.rounds, 1)
-        at_least("run.eval_every", self.eval_every, 0)
-        at_least("run.checkpoint_every", self.checkpoint_every, 0)
+        _least("run", self, rounds=1, eval_every=0, checkpoint_every=0)
         one_of("run.engine", self.engine, ENGINES)
         one_of("run.precision", self.precision, PRECISIONS)
         one_of("run.compile", self.compile, (*SWITCH, "graphs"))
@@ -69,7 +78,7 @@ class NetPart(NamedPart):
     width: int = 0
 
     def __post_init__(self) -> None:
-        at_least("net.width", self.width, 0)
+        _least("net", self, width=0)
 
 
 @dataclass(frozen=True)
@@ -84,13 +93,10 @@ class CohortPart:
     join_round: int = 0
 
     def __post_init__(self) -> None:
-        at_least("cohort.size", self.size, 0)
+        _least("cohort", self, size=0, join_round=0)
+        _below_one("cohort", self, "dropout", "late")
         one_of("cohort.sampling", self.sampling, SAMPLING)
         one_of("cohort.weights", self.weights, WEIGHTS)
-        for name in ("dropout", "late"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SelfsameError(f"cohort.{name}: must be in [0, 1), got {getattr(self, name)}")
-        at_least("cohort.join_round", self.join_round, 0)
         if self.sampling == "all" and self.size:
             raise SelfsameError("cohort.size: leave it 0 when cohort.sampling is 'all'")
 
@@ -109,23 +115,17 @@ class SplitPart:
     gradient_wait: float = 0.0
     epsilon: float = 0.0  # privacy budget of a device over the whole training, at `delta`; 0: none
     delta: float = 1e-5
-    most: int = (
-        0  # rounds that a device may take part in before its privacy budget is spent; 0: any, or as epsilon says
-    )
+    most: int = 0  # rounds that a device takes part in before its budget is spent; 0: any, or as epsilon says
 
     def __post_init__(self) -> None:
-        at_least("split.over", self.over, 1)
+        _least("split", self, over=1, registration=1, embedding_wait=0, gradient_wait=0, most=0, epsilon=0)
+        _below_one("split", self, "lost")
         one_of("split.strategy", self.strategy, STRATEGIES)
         for name in ("response", "ready"):
             if not 0 < getattr(self, name) <= 1:
                 raise SelfsameError(f"split.{name}: must be in (0, 1], got {getattr(self, name)}")
-        at_least("split.registration", self.registration, 1)
-        if not 0 <= self.lost < 1:
-            raise SelfsameError(f"split.lost: must be in [0, 1), got {self.lost}")
         if not 0 < self.delta < 1:
             raise SelfsameError(f"split.delta: must be in (0, 1), got {self.delta}")
-        for name in ("embedding_wait", "gradient_wait", "most", "epsilon"):
-            at_least(f"split.{name}", getattr(self, name), 0)
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,8 @@ class LocalPart:
     every: int = 0  # step: rounds between two steps (0: a third of the run)
 
     def __post_init__(self) -> None:
-        at_least("local.steps", self.steps, 1)
-        at_least("local.epochs", self.epochs, 0)
-        at_least("local.batch", self.batch, 1)
-        at_least("local.lr", self.lr, 0)
+        _least("local", self, steps=1, epochs=0, batch=1, lr=0, decay=0, every=0)
         one_of("local.schedule", self.schedule, SCHEDULES)
-        at_least("local.decay", self.decay, 0)
-        at_least("local.every", self.every, 0)
 
 
 @dataclass(frozen=True)
@@ -166,16 +161,11 @@ class ServerPart:
     every: int = 0
 
     def __post_init__(self) -> None:
-        one_of("server.optimiser", self.optimiser, OPTIMISERS)
-        at_least("server.lr", self.lr, 0)
-        at_least("server.weight_decay", self.weight_decay, 0)
+        _least("server", self, lr=0, weight_decay=0, decay=0, every=0)
         at_least("server.epsilon", self.epsilon, 0, strict=True)
-        for name in ("momentum", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SelfsameError(f"server.{name}: must be in [0, 1), got {getattr(self, name)}")
+        _below_one("server", self, "momentum", "beta2")
+        one_of("server.optimiser", self.optimiser, OPTIMISERS)
         one_of("server.schedule", self.schedule, SCHEDULES)
-        at_least("server.decay", self.decay, 0)
-        at_least("server.every", self.every, 0)
 
 
 @dataclass(frozen=True)
@@ -187,7 +177,7 @@ class AugmentPart:
     rotation: float = 0.0  # degrees to either side
 
     def __post_init__(self) -> None:
-        at_least("augment.crop", self.crop, 0)
+        _least("augment", self, crop=0)
         if not 0 <= self.rotation <= 180:
             raise SelfsameError(f"augment.rotation: must be in [0, 180] degrees, got {self.rotation}")
 
@@ -303,22 +293,25 @@ def parse_setting(text: str) -> tuple[list[str], Any]:
     return key.strip().split("."), parsed
 
 
+def bare_options(settings: Iterable[str] | None) -> dict[str, Any]:
+    """The values of key=value settings by their last key: options of the one thing that a command is about."""
+    return {keys[-1]: value for keys, value in map(parse_setting, settings or ())}
+
+
 def apply_settings(tables: Mapping[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """Lay key=value settings over nested tables; a key without a part goes to the method (alpha=0.1)."""
-    out = {name: dict(part) if isinstance(part, Mapping) else part for name, part in tables.items()}
+    out = merged(tables)
     for setting in settings:
         path, value = parse_setting(setting)
-        if len(path) == 1 and path[0] != "title":
-            path = ["method", path[0]]
-        if len(path) > 2 or (len(path) == 2 and path[0] not in PARTS):
-            raise SelfsameError(f"--set {setting}: unknown part {path[0]!r}{nearest(path[0], PARTS)}")
-        if len(path) == 1:
-            out[path[0]] = value
-        else:
-            part = out.setdefault(path[0], {})
-            if not isinstance(part, dict):
-                raise SelfsameError(f"[{path[0]}]: expected a table, got {part!r}")
-            part[path[1]] = value
+        if path == ["title"]:
+            out["title"] = value
+            continue
+        part = path[0] if len(path) > 1 else "method"
+        if len(path) > 2 or part not in PARTS:
+            raise SelfsameError(f"--set {setting}: unknown part {part!r}{nearest(part, PARTS)}")
+        if not isinstance(out.setdefault(part, {}), dict):
+            raise SelfsameError(f"[{part}]: expected a table, got {out[part]!r}")
+        out[part][path[-1]] = value
     return out
 
 

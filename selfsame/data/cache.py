@@ -28,7 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from selfsame.data.listing import shown
 from selfsame.errors import SelfsameError
+from selfsame.files import parse_json, write, write_json
 
 Decode = Callable[[Path], NDArray[Any]]
 Progress = Callable[[str, int, int], None]  # the cache's name, files done, files in all
@@ -37,7 +39,6 @@ _VERSION = 1
 _CHUNK = 32  # files that a worker decodes before it asks for more
 _MOST_WORKERS = 32
 _ABANDONED = 3600.0  # seconds without a write after which a half-built cache has no builder any more
-_MOST_INDEX = 1 << 30  # bytes of an index that are read
 
 _watch: ContextVar[Progress | None] = ContextVar("watch", default=None)
 
@@ -56,21 +57,19 @@ def watching(progress: Progress | None) -> Iterator[None]:
 class Packed:
     """Rows on disk, mapped into memory: row i comes from file `kept[i]` of the listing."""
 
-    flat: NDArray[Any]  # (rows, *row_shape); ragged: (all lengths, *row_shape)
-    offset: NDArray[np.int64]  # (rows + 1): row i is flat[offset[i]:offset[i+1]]; not ragged: 0, 1, 2, ...
+    flat: NDArray[Any]  # (rows, *row_shape), or all rows of unequal length end to end
+    offset: NDArray[np.int64]  # (rows + 1): row i is flat[offset[i]:offset[i+1]]
     kept: NDArray[np.int64]  # (rows)
     bad: tuple[tuple[str, str], ...]  # files without a row, and why
-    ragged: bool
     notes: tuple[str, ...] = ()  # what a user should know, e.g. that a damaged cache was built again
 
     def __len__(self) -> int:
         return len(self.kept)
 
-    def row(self, number: int) -> NDArray[Any]:
-        """One row, (*row_shape) or, ragged, (length, *row_shape)."""
-        if not self.ragged:
-            return self.flat[number]
-        return self.flat[self.offset[number] : self.offset[number + 1]]
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """A line for each file without a row."""
+        return tuple(f"{shown(file)}: {reason}" for file, reason in self.bad)
 
 
 def pack(
@@ -81,20 +80,17 @@ def pack(
     dtype: DTypeLike,
     row_shape: tuple[int, ...],
     root: Path,
-    ragged: bool = False,
     cache: str = "",
-    progress: Progress | None = None,
-    workers: int | None = None,
 ) -> Packed:
     """The decoded `files` (named relative to `root`), from the cache or, the first time, by decoding them all.
 
-    `decode` returns (*row_shape) or, with `ragged`, (length, *row_shape); where it raises SelfsameError, the file is
+    `decode` returns rows of this shape or, where that is (), of any length; where it raises SelfsameError, the file is
     listed in `bad` and the others go on. It runs in threads. `name` must say all that decoding depends on besides the
     files, e.g. "lfw-64x64-colour"; a root has one listing for each name. `cache`: a folder in place of ROOT/.selfsame.
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise ValueError(f"{name!r} cannot name a folder")
-    form = _Form(np.dtype(dtype), row_shape, ragged)
+    form = _Form(np.dtype(dtype), row_shape)
     folder_name = f"{name}-{_key(form, files, root)}"
     places = _places(root, cache)
     notes: list[str] = []
@@ -104,12 +100,8 @@ def pack(
                 return _open(place / folder_name, form, files)
             except _Damaged as fault:
                 notes.append(f"{place / folder_name}: damaged cache ({fault}), built again")
-    place = _writable(places)
-    watch = progress or _watch.get()
-    count = workers or min(_MOST_WORKERS, _cores())
-    rows = _decoded(files, decode, root, count)
-    packed = _build(place, name, folder_name, form, files, rows, watch)
-    return replace(packed, notes=(*notes, *packed.notes))
+    rows = _decoded(files, decode, root, min(_MOST_WORKERS, _cores()))
+    return replace(_build(_writable(places) / folder_name, name, form, files, rows), notes=tuple(notes))
 
 
 class _Damaged(Exception):
@@ -122,7 +114,11 @@ class _Form:
 
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
-    ragged: bool
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows are of unequal length."""
+        return not self.row_shape
 
     @property
     def item(self) -> int:
@@ -134,8 +130,7 @@ class _Form:
 
     def check(self, file: str, row: NDArray[Any]) -> None:
         """A decoder that returns something else is a mistake in the program, not in the file."""
-        shape = row.shape[1:] if self.ragged else row.shape
-        if row.dtype != self.dtype or shape != self.row_shape:
+        if row.dtype != self.dtype or (row.ndim != 1 if self.ragged else row.shape != self.row_shape):
             raise TypeError(f"{file}: decoded to {row.dtype} {row.shape}, expected {self}")
 
 
@@ -183,8 +178,7 @@ def _writable(places: Sequence[Path]) -> Path:
 def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
     """Map a cache after checking that it is whole."""
     try:
-        with (folder / "index.json").open("rb") as stream:
-            index = json.loads(stream.read(_MOST_INDEX))
+        index = parse_json((folder / "index.json").read_bytes())
         if index["version"] != _VERSION or {k: index[k] for k in form.as_json()} != form.as_json():
             raise _Damaged("its index is of another version or form")
         rows, total = int(index["rows"]), int(index["total"])
@@ -196,13 +190,7 @@ def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
             raise _Damaged("its index names files that are not there")
         if form.ragged:
             offset = np.fromfile(folder / "offset.bin", "<i8").astype(np.int64, copy=False)
-            whole = (
-                len(offset) == rows + 1
-                and offset[0] == 0
-                and offset[-1] == total
-                and bool((np.diff(offset) >= 0).all())
-            )
-            if not whole:
+            if len(offset) != rows + 1 or offset[0] != 0 or offset[-1] != total or (np.diff(offset) < 0).any():
                 raise _Damaged("offset.bin does not fit the index")
         else:
             offset = np.arange(rows + 1, dtype=np.int64)
@@ -213,28 +201,20 @@ def _open(folder: Path, form: _Form, files: Sequence[str]) -> Packed:
         flat: NDArray[Any] = (
             np.memmap(folder / "data.bin", form.dtype, "r", shape=shape) if size else np.empty(shape, form.dtype)
         )
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _Damaged(type(error).__name__) from error
     kept = np.delete(np.arange(len(files)), missing)
-    return Packed(flat, offset, kept, tuple((files[number], reason) for number, reason in bad), form.ragged)
+    return Packed(flat, offset, kept, tuple((files[number], reason) for number, reason in bad))
 
 
-def _build(
-    place: Path,
-    name: str,
-    folder_name: str,
-    form: _Form,
-    files: Sequence[str],
-    rows: Iterator[NDArray[Any] | str],
-    watch: Progress | None,
-) -> Packed:
+def _build(folder: Path, name: str, form: _Form, files: Sequence[str], rows: Iterator[NDArray[Any] | str]) -> Packed:
     """Write the rows into a folder of its own, then give it its name: no other process ever sees half a cache."""
+    place = folder.parent
     _sweep(place)
     work = place / f".building-{os.getpid()}-{secrets.token_hex(4)}"
-    folder = place / folder_name
     try:
         work.mkdir()
-        _write(work, name, form, files, rows, watch)
+        _write(work, name, form, files, rows)
         for last in (False, False, False, True):
             if _named(work, folder, last):
                 break
@@ -266,16 +246,11 @@ def _named(work: Path, folder: Path, last: bool) -> bool:
     return True
 
 
-def _write(
-    work: Path,
-    name: str,
-    form: _Form,
-    files: Sequence[str],
-    rows: Iterator[NDArray[Any] | str],
-    watch: Progress | None,
-) -> None:
+def _write(work: Path, name: str, form: _Form, files: Sequence[str], rows: Iterator[NDArray[Any] | str]) -> None:
+    """All of it is on the disk before the folder gets its name, so that a crash leaves no named folder with holes."""
     bad: list[tuple[int, str]] = []
     length: list[int] = []
+    watch = _watch.get()
     if watch is not None:
         watch(name, 0, len(files))
     with (work / "data.bin").open("wb", buffering=1 << 20) as stream:
@@ -288,21 +263,12 @@ def _write(
                 length.append(len(row) if form.ragged else 1)
             if watch is not None and (number % _CHUNK == _CHUNK - 1 or number == len(files) - 1):
                 watch(name, number + 1, len(files))
-        _settle(stream)
+        stream.flush()
+        os.fsync(stream.fileno())
     if form.ragged:
-        with (work / "offset.bin").open("wb") as stream:
-            stream.write(np.cumsum([0, *length], dtype="<i8").tobytes())
-            _settle(stream)
+        write(work / "offset.bin", np.cumsum([0, *length], dtype="<i8").tobytes())
     index = {"version": _VERSION, **form.as_json(), "rows": len(length), "total": sum(length), "bad": bad}
-    with (work / "index.json").open("wb") as stream:
-        stream.write(json.dumps(index).encode())
-        _settle(stream)
-
-
-def _settle(stream: Any) -> None:
-    """On the disk before the folder gets its name, so that a crash leaves no named folder with holes."""
-    stream.flush()
-    os.fsync(stream.fileno())
+    write_json(work / "index.json", index)
 
 
 def _discard(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,15 +14,22 @@ from selfsame.errors import SelfsameError
 _BLOCK, _VALUES = 4096, 1 << 20  # images, or values, at a time, so that the float64 copy stays small
 
 
+@dataclass(frozen=True)
+class ClassOptions:
+    """The options of all sets of labelled images."""
+
+    held_out: int = 0  # the last classes, which are unseen
+    clients_per_class: int = 1
+    standardise: bool = True  # or leave values as they are, from 0 to 1
+
+
 def federate(
     name: str,
     train: Samples,
     test: Samples,
+    options: ClassOptions,
     *,
     classes: int,
-    held_out: int,
-    clients_per_class: int,
-    standardise: bool = True,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     notes: tuple[str, ...] = (),
@@ -32,8 +40,8 @@ def federate(
     Without `mean` and `std` they are measured on the training samples of the seen classes. Without `standardise` values
     stay as they are, from 0 to 1: black is 0 then, which a network without biases maps to 0.
     """
-    check_held_out(name, held_out, classes)
-    seen = classes - held_out
+    check_held_out(name, options.held_out, classes)
+    seen = classes - options.held_out
     held, _ = _divide(train, seen)
     per_class = torch.bincount(held.y, minlength=seen)
     if int(per_class.min()) == 0:
@@ -42,7 +50,7 @@ def federate(
     if len(known.y) == 0:
         raise SelfsameError(f"{name}: no test samples of the seen classes; is the test file complete?")
     x = held.x[:]
-    if not standardise:
+    if not options.standardise:
         mean, std = (0.0,) * x.shape[1], (1.0,) * x.shape[1]
     elif mean is None or std is None:
         mean, std = moments(name, x)
@@ -52,7 +60,7 @@ def federate(
         held.y,
         test=known,
         unseen=unseen,
-        clients_per_class=clients_per_class,
+        clients_per_class=options.clients_per_class,
         mean=mean,
         std=std,
         notes=notes,

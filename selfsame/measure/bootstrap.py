@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from selfsame.errors import SelfsameError
-from selfsame.measure.rates import Floats, Ints
+from selfsame.measure.curves import Floats, Ints, Roc
 
 if TYPE_CHECKING:
-    from selfsame.measure.protocols import Scored
+    from selfsame.measure.trials import Scored
 
-Measure = Callable[[Floats, Floats], Floats]  # figures of a curve (FPR, TPR)
+Measure = Callable[[Roc], Floats]  # figures of a curve
 
 LEAST_PEOPLE = 10  # with genuine trials: below, what they have in common cannot be told from chance
 
@@ -69,8 +69,8 @@ class Replicates:
             space=(np.empty(len(impostor)), np.empty(len(impostor))),
         )
 
-    def curve(self, drawn_P: Floats) -> tuple[Floats, Floats] | None:
-        """The corners of the ROC (FPR, TPR) where each person counts so often; None where a kind of trial is gone."""
+    def curve(self, drawn_P: Floats) -> Roc | None:
+        """The corners of the ROC if each person counts so often; None if a kind of trial is gone."""
         genuine_k = np.add.reduceat(drawn_P[self.person_g], self.first_g)
         # Clipping does nothing to places that exist, but spares NumPy a checked copy of the output.
         weight, second = self.space
@@ -81,8 +81,8 @@ class Replicates:
         impostor[self.cell] = np.add.reduceat(weight, self.first_i)
         genuine = np.zeros_like(impostor)
         genuine[1::2] = genuine_k  # beside the impostors of equal score: the curve is straight across a tie
-        fpr, tpr = (np.concatenate([[0.0], np.cumsum(kind)]) for kind in (impostor, genuine))
-        return (fpr / fpr[-1], tpr / tpr[-1]) if fpr[-1] and tpr[-1] else None
+        accepted = Roc(*(np.concatenate([[0.0], np.cumsum(kind)]) for kind in (genuine, impostor)))
+        return accepted if accepted.genuine[-1] and accepted.impostor[-1] else None
 
 
 def replicates(scored: Scored, measure: Measure, count: int, rng: np.random.Generator) -> Floats:
@@ -96,7 +96,7 @@ def replicates(scored: Scored, measure: Measure, count: int, rng: np.random.Gene
             drawn_P[group] = _draw(len(group), rng)
         curve = trials.curve(drawn_P)
         if curve is not None:  # everybody once is always among the draws, so this ends
-            found.append(measure(*curve))
+            found.append(measure(curve))
     return np.array(found)
 
 

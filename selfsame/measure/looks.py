@@ -1,10 +1,8 @@
-"""How well a trained network tells people apart: those it was trained with, and those it has never seen."""
+"""What a look at a network in training computes: how well it tells people apart whom it knows, and whom it does not."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,20 +10,19 @@ import torch
 from torch import Tensor
 
 from selfsame.data.federation import Samples, Trials
-from selfsame.measure.scores import Roc, auroc, eer, one_class_auroc, roc
+from selfsame.data.sets.xc import MultiLabelled
+from selfsame.errors import SelfsameError
+from selfsame.measure.curves import Roc, auroc, roc
+from selfsame.measure.ranking import label_precision, places, places_in, precision
+from selfsame.measure.trials import MOST_PAIRED, Embed, alone_blocks, embedded, pair_scores, pieces, template_blocks
 from selfsame.methods.base import LocalLoss, World, unit
 
-Embed = Callable[[Tensor], Tensor]  # raw samples (S, *shape) -> embeddings (S, D)
-
-_CHUNK = 256
-_MOST_SCORES = 2_000_000
-_MOST_NUMBERS = 2**24  # that a chunk of samples may hold
-MOST_PAIRS = 2000  # samples that are compared with one another, at most
+_MOST_SCORES = 2_000_000  # that are kept
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Figures of one moment in training, and the curves behind them."""
+    """Figures of one moment in training, and the curves behind them, thinned."""
 
     figures: dict[str, float | None]
     curves: dict[str, Roc] = field(default_factory=dict)
@@ -58,101 +55,102 @@ def evaluate(
     figures: dict[str, float | None] = {}
     drawn: dict[str, Roc] = {}
     if len(test.x):
-        rows = max(1, min(_chunk(test), _MOST_SCORES // max(1, len(template_CD))))
-        step = max(1, -(-len(test.x) // MOST_PAIRS))
-        kept: list[Tensor] = []
-        named = 0
-
-        def parts() -> Iterator[Tensor]:
-            nonlocal named
-            for begin, x in zip(range(0, len(test.x), rows), test.x.split(rows), strict=True):
-                emb = embed(x)
-                kept.append(emb[-begin % step :: step])
-                if shared_CD is not None:
-                    named += int((method.score(emb, shared_CD).argmax(1) == test.y[begin : begin + rows]).sum())
-                yield method.score(emb, template_CD)
-
-        figures, own, other = seen_figures(parts(), test.y, len(template_CD))
-        figures["p@1_shared"] = None if shared_CD is None else named / len(test.x)
-        figures["alike"] = alikeness(torch.cat(kept), test.y[::step]) if method.by_angle else None
-        if curves:
-            drawn["seen"] = roc(own, other)
+        emb_SD = embedded(embed, test.x)
+        figures, drawn["seen"] = seen_figures(template_blocks(method, emb_SD, template_CD), test.y, len(template_CD))
+        if isinstance(test, MultiLabelled):
+            figures |= {f"p@{k}": value for k, value in label_precision(method, emb_SD, template_CD, test).items()}
+        figures["p@1_shared"] = None
+        if shared_CD is not None:
+            same = shared_CD is template_CD
+            figures["p@1_shared"] = figures["p@1"] if same else _precision_at_1(method, emb_SD, shared_CD, test)
+        step = max(1, -(-len(test.x) // MOST_PAIRED))
+        figures["alike"] = alikeness(emb_SD[::step], test.y[::step]) if method.by_angle else None
     figures |= {"auroc": None, "eer": None}
     if len(unseen.x):
-        if trials is not None and len(trials):
-            genuine, impostor = trial_scores(method, embed, unseen, trials)
-        else:
-            genuine, impostor = pair_scores(method, embed, unseen)
-        figures["auroc"] = auroc(genuine, impostor)
-        figures["eer"] = eer(genuine, impostor)[0]
-        if curves:
-            drawn["unseen"] = roc(genuine, impostor)
-    return Evaluation(figures, drawn)
+        drawn["unseen"] = curve = pair_curve(method, embed, unseen, trials)
+        figures |= {"auroc": curve.area, "eer": curve.eer}
+    return Evaluation(figures, {name: curve.thin() for name, curve in drawn.items()} if curves else {})
 
 
-def seen_figures(
-    parts: Iterable[Tensor], label_S: Tensor, classes: int
-) -> tuple[dict[str, float | None], np.ndarray, np.ndarray]:
-    """(figures, scores against the own class, scores against others) from score matrices (rows, C) that come in pieces.
+def evaluate_alone(
+    method: LocalLoss, embed: Embed, truth_ND: Tensor, world: World, test: Samples, curves: bool = False
+) -> Evaluation:
+    """Every client judges by its own network; people it has never seen have no network, so no figure."""
+    blocks = alone_blocks(method, embed, truth_ND, world, pieces(test.x))
+    figures, curve = seen_figures(blocks, test.y.cpu(), world.classes)
+    return Evaluation({**figures, "auroc": None, "eer": None}, {"seen": curve.thin()} if curves else {})
+
+
+def seen_figures(blocks: Iterable[Tensor], label_S: Tensor, classes: int) -> tuple[dict[str, float | None], Roc]:
+    """(figures, ROC of the own class against others) from score matrices (rows, C) that come in pieces.
 
     P@1; AUROC and EER of the own class against the others; FedMetric's mean one-class AUROC. Memory does not grow with
     the number of classes: beyond two million scores an even selection of the others is kept, and no one-class AUROC.
     """
     stride = max(1, -(-len(label_S) * classes // _MOST_SCORES))
-    right, at = 0, 0
+    at = 0
+    place: list[Tensor] = []
     own: list[Tensor] = []
     other: list[Tensor] = []
     whole: list[Tensor] = []
-    for score_RC in parts:
+    for score_RC in blocks:
         label_R = label_S[at : at + len(score_RC)]
         at += len(score_RC)
-        right += int((score_RC.argmax(1) == label_R).sum())
+        place.append(places(score_RC, label_R))
         own.append(score_RC.gather(1, label_R[:, None])[:, 0].double().cpu())
         rest = torch.ones_like(score_RC, dtype=torch.bool).scatter_(1, label_R[:, None], False)
         other.append(score_RC[rest][::stride].double().cpu())
         if stride == 1:
             whole.append(score_RC)
-    mine, others = torch.cat(own).numpy(), torch.cat(other).numpy()
+    curve = roc(torch.cat(own).numpy(), torch.cat(other).numpy())
     figures: dict[str, float | None] = {
-        "p@1": right / len(label_S),
-        "auroc_seen": auroc(mine, others),
-        "eer_seen": eer(mine, others)[0],
-        "one_class_auroc": one_class_auroc(torch.cat(whole).cpu(), label_S.cpu(), torch.arange(classes))
-        if whole
-        else None,
+        "p@1": precision(torch.cat(place), len(label_S), (1,))[1],
+        "auroc_seen": curve.area,
+        "eer_seen": curve.eer,
+        "one_class_auroc": one_class_auroc(torch.cat(whole), label_S) if whole else None,
     }
-    return figures, mine, others
+    return figures, curve
 
 
-def pair_scores(method: LocalLoss, embed: Embed, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of all genuine and all impostor pairs among the samples (an even selection of at most 2,000 of them)."""
-    keep = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // MOST_PAIRS)), device=samples.x.device)
-    keep = keep[samples.y[keep].argsort(stable=True)]
-    emb = torch.cat([embed(part) for part in samples.x[keep].split(_chunk(samples))])
-    score = method.score(emb, emb).cpu().numpy()
-    # Class after class: genuine pairs are triangles on the diagonal, impostors all that lies right of them.
-    genuine, impostor, first = [], [], 0
-    for end in itertools.accumulate(torch.unique_consecutive(samples.y[keep], return_counts=True)[1].tolist()):
-        genuine.append(score[first:end, first:end][np.triu_indices(end - first, 1)])
-        impostor.append(score[first:end, end:].ravel())
-        first = end
-    return np.concatenate(genuine), np.concatenate(impostor)
+def one_class_auroc(score_SC: Tensor, label_S: Tensor) -> float:
+    """Mean over classes of the AUROC of their own samples against all others (FedMetric, Table 2).
+
+    Classes without samples on both sides are left out.
+    """
+    label = label_S.cpu().numpy()
+    rates = []
+    for number, column in enumerate(score_SC.cpu().numpy().T):
+        own = label == number
+        if own.any() and not own.all():
+            rates.append(auroc(column[own], column[~own]))
+    if not rates:
+        raise SelfsameError("one-class AUROC: no class has both samples of its own and others")
+    return float(np.mean(rates))
 
 
-def trial_scores(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials) -> tuple[np.ndarray, np.ndarray]:
-    """Scores of the genuine and of the impostor pairs of a trial list; every sample in it is embedded once."""
-    needed, place = torch.unique(torch.cat([trials.index_a, trials.index_b]), return_inverse=True)
-    emb = torch.cat([embed(samples.x[part]) for part in needed.split(_chunk(samples))])
-    one, two = emb[place[: len(trials)]], emb[place[len(trials) :]]
-    parts = zip(one.split(_CHUNK), two.split(_CHUNK), strict=True)
-    score = torch.cat([method.score(a, b).diagonal() for a, b in parts]).double().cpu().numpy()
-    same = trials.same.cpu().numpy()
-    return score[same], score[~same]
+def pair_curve(method: LocalLoss, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:
+    """The ROC over the pairs of a trial list, or over all pairs of samples (an even selection of at most 2,000)."""
+    if trials is not None and len(trials):
+        listed = torch.cat([trials.index_a, trials.index_b]).cpu()
+        needed, place = torch.unique(listed, return_inverse=True)
+        left, right = place.split(len(trials))
+        same = trials.same.cpu().numpy()
+    else:
+        needed = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // MOST_PAIRED)))
+        needed = needed[samples.y.cpu()[needed].argsort(stable=True)]  # rounding depends on the order: class by class
+        label = samples.y.cpu()[needed]
+        left, right = torch.triu_indices(len(needed), len(needed), 1)
+        same = (label[left] == label[right]).numpy()
+    score = pair_scores(method, embedded(embed, samples.x, needed), left.numpy(), right.numpy())
+    return roc(score[same], score[~same])
 
 
-def _chunk(samples: Samples) -> int:
-    """How many samples to embed at a time: fewer where each comes as several crops."""
-    return max(1, min(_CHUNK, _MOST_NUMBERS // max(1, math.prod(samples.x.shape[1:]))))
+def _precision_at_1(method: LocalLoss, emb_SD: Tensor, vector_CD: Tensor, test: Samples) -> float:
+    """P@1 by other vectors: against all true labels, where samples have several."""
+    if isinstance(test, MultiLabelled):
+        return label_precision(method, emb_SD, vector_CD, test, (1,))[1]
+    place_S = places_in(template_blocks(method, emb_SD, vector_CD), test.y)
+    return precision(place_S, len(test.y), (1,))[1]
 
 
 def alikeness(emb_SD: Tensor, label_S: Tensor) -> float:

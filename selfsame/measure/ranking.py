@@ -1,22 +1,26 @@
-"""Precision at k where a sample has several true labels and there may be a million classes.
+"""P@k: which classes fit a sample best, also where it has several true labels and there are a million classes.
 
-Shapes: S samples, C classes, R and T those of one block, K best classes. Scores are compared in float32; of equal ones
+Shapes: S samples, C classes, R and T those of one block, K best classes, H true labels that were found. Of equal scores
 the lower class comes first, so that a ranking does not depend on blocks, device or sorting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.data.sets.xc import Ragged
+from selfsame.data.sets.xc import MultiLabelled, Ragged
 from selfsame.errors import SelfsameError
+from selfsame.measure.curves import Ints
+from selfsame.methods.base import LocalLoss
 
 # The first sample and the first class of a block of scores, and the block: row after row, each from left to right.
 Blocks = Iterable[tuple[int, int, Tensor]]
+
+KS = (1, 3, 5)
 
 _ROWS = 256
 _MOST_SCORES = 1 << 22  # in one block: 16 MB of float32
@@ -26,22 +30,58 @@ _LOWEST = -(2**63)
 _INFINITY = 0x7F800000  # its bits; those of NaN are above
 
 
+def precision(place_H: Tensor | Ints, samples: int, ks: Sequence[int]) -> dict[int, float]:
+    """P@k: the share of true labels among the k best classes, averaged over samples (FedAwS, Table 3).
+
+    From the places that true labels take among all classes, 0 for the best; those far behind may be missing. The
+    divisor is k also where a sample has fewer labels.
+    """
+    if not ks or min(ks) < 1:
+        raise SelfsameError(f"ranking: k must be 1 or more, got {list(ks)}")
+    return {k: int((place_H < k).sum()) / (k * samples) for k in ks}
+
+
+def places(score_RC: Tensor, class_R: Tensor) -> Tensor:
+    """The place of each sample's own class among all; a score that is not a number is taken to be better."""
+    own_R1 = score_RC.gather(1, class_R[:, None])
+    tied_RC = (score_RC == own_R1) & (torch.arange(score_RC.shape[1], device=score_RC.device) < class_R[:, None])
+    return (tied_RC | ~(score_RC <= own_R1)).sum(1)
+
+
+def places_in(blocks: Iterable[Tensor], class_S: Tensor) -> Tensor:
+    """The same from scores that come in blocks of rows."""
+    found, at = [], 0
+    for score_RC in blocks:
+        found.append(places(score_RC, class_S[at : at + len(score_RC)]))
+        at += len(score_RC)
+    return torch.cat(found)
+
+
+def label_precision(
+    method: LocalLoss, emb_SD: Tensor, template_CD: Tensor, samples: MultiLabelled, ks: Sequence[int] = KS
+) -> dict[int, float]:
+    """P@k against all true labels, for each k that there are classes for; samples that were missed have no hit."""
+    ks = [k for k in ks if k <= len(template_CD)]
+    best_SK = best_classes(score_blocks(method, emb_SD, template_CD), max(ks))
+    return precision(label_places(best_SK, samples.labels), len(emb_SD) + samples.missed, ks)
+
+
 def score_blocks(
-    score: Callable[[Tensor, Tensor], Tensor], emb_SD: Tensor, template_CD: Tensor, most: int = _MOST_SCORES
+    method: LocalLoss, emb_SD: Tensor, template_CD: Tensor, most: int = _MOST_SCORES
 ) -> Iterator[tuple[int, int, Tensor]]:
     """The scores of all samples against all classes, at most `most` at a time."""
     rows = min(_ROWS, most)
     columns = most // rows
     for row in range(0, len(emb_SD), rows):
         for column in range(0, len(template_CD), columns):
-            yield row, column, score(emb_SD[row : row + rows], template_CD[column : column + columns])
+            yield row, column, method.score(emb_SD[row : row + rows], template_CD[column : column + columns])
 
 
-def best_classes(score: Tensor | Blocks, k: int) -> Tensor:
-    """The k classes of highest score of each sample (S, K), best first, from scores (S, C) whole or in blocks."""
+def best_classes(score: Blocks, k: int) -> Tensor:
+    """The k classes of highest score, in float32, of each sample (S, K), best first, from scores in blocks."""
     best: dict[int, Tensor] = {}
     classes = 0
-    for row, column, part_RT in [(0, 0, score)] if isinstance(score, Tensor) else score:
+    for row, column, part_RT in score:
         key_RK = _best_keys(part_RT, column, k)
         both_RK = torch.cat([best[row], key_RK], 1) if row in best else key_RK
         best[row] = both_RK.topk(min(k, both_RK.shape[1]), 1).values
@@ -76,26 +116,12 @@ def _keys(score: Tensor, column: Tensor) -> Tensor:
     return (ordered << 32) | (_LOW - column)
 
 
-def precision_at_k(
-    score: Tensor | Blocks, labels: Ragged, ks: Sequence[int] = (1, 3, 5), missed: int = 0
-) -> dict[int, float]:
-    """P@k: the share of true labels among the k best classes, averaged over samples (FedAwS, Table 3).
-
-    The divisor is k also where a sample has fewer labels. `missed` more samples, that are not scored, have no hit.
-    """
-    if not ks or min(ks) < 1:
-        raise SelfsameError(f"ranking: k must be 1 or more, got {list(ks)}")
-    best_SK = best_classes(score, max(ks))
+def label_places(best_SK: Tensor, labels: Ragged) -> Tensor:
+    """The places (H,) of the true labels that are among their samples' best classes."""
     if len(best_SK) != len(labels):
         raise SelfsameError(f"ranking: scores of {len(best_SK)} samples, labels of {len(labels)}")
-    hit_SK = _hits(best_SK, labels)
-    return {k: float(hit_SK[:, :k].sum()) / (k * (len(hit_SK) + missed)) for k in ks}
-
-
-def _hits(best_SK: Tensor, labels: Ragged) -> Tensor:
-    """Which of the classes are true labels of their sample."""
     offset, value = labels.offset.to(best_SK.device), labels.value.to(best_SK.device, torch.int64)
     classes = int(max(best_SK.max(), value.max() if len(value) else best_SK.max())) + 1
     sample = torch.arange(len(labels), device=best_SK.device)
     true = sample.repeat_interleave(offset.diff()) * classes + value
-    return torch.isin(sample[:, None] * classes + best_SK, true)
+    return torch.isin(sample[:, None] * classes + best_SK, true).nonzero()[:, 1]

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from selfsame.measure.protocols import Scored
-from selfsame.measure.rates import Floats, Ints
-from selfsame.measure.scores import auroc
+from selfsame.measure.curves import Floats, Ints, auroc
+from selfsame.measure.trials import Scored
 
 WORST = 0.1  # the share of users that is called the worst
 
@@ -35,15 +34,20 @@ class Users:
         return int((self.tpr_P == 0).sum())
 
     @property
+    def order(self) -> Ints:
+        """The places of all users, the lowest TPR first."""
+        return np.lexsort((self.auroc_P, self.tpr_P))
+
+    @property
     def worst(self) -> Ints:
         """The places of the tenth of users with the lowest TPR, at least one, worst first."""
-        number = -(-len(self.tpr_P) // round(1 / WORST))
-        return np.lexsort((self.auroc_P, self.tpr_P))[:number]
+        return self.order[: -(-len(self.tpr_P) // round(1 / WORST))]
 
     @property
     def one_class_auroc(self) -> float:
         """The mean over users of their own AUROC (FedMetric, Table 2); NaN where nobody has one."""
-        return float(np.nanmean(self.auroc_P)) if np.isfinite(self.auroc_P).any() else float("nan")
+        known = self.auroc_P[np.isfinite(self.auroc_P)]
+        return float(known.mean()) if len(known) else float("nan")
 
 
 def per_user(scored: Scored, threshold: float, pairs: bool = False) -> Users:

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from selfsame.errors import SelfsameError
 from selfsame.files import read_json
-from selfsame.report import figures, html
-from selfsame.report.evaluation import (
-    FEW,
-    FORMAT,
-    Plain,
-    draw_roc,
-    interval,
-    page,
-    page_table,
-    points,
-    terminal_table,
-)
-from selfsame.report.figures import DASHES, MARKERS, SERIES, Look
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.table import Table
+from selfsame.report import figures
+from selfsame.report.evaluation import FEW, FORMAT, with_interval
+from selfsame.report.figures import Plain
+from selfsame.report.page import page, panels
+from selfsame.report.style import Look, numbered_looks, style
+from selfsame.report.table import Sheet
 
 _MOST = 512 * 2**20  # bytes of an evaluation; ten thousand users take some two million
-NOTE = (
-    "EER, and TPR at a false accept rate, in per cent. In brackets: where 95 % of the figures lie when the people are "
-    "drawn again; the intervals say nothing of another training run. too few: the impostor trials do not support that "
-    "rate. –: not measured."
-)
 
 
 def read_evaluation(place: Path) -> Plain:
@@ -86,121 +69,68 @@ def named(results: Sequence[Plain], places: Sequence[Path]) -> list[Plain]:
     ]
 
 
-def protocols(results: Sequence[Plain]) -> list[str]:
+def protocol_names(results: Sequence[Plain]) -> list[str]:
     """Every protocol that one of them has, in their order."""
     return list(dict.fromkeys(protocol["name"] for result in results for protocol in result["protocols"]))
 
 
-def rows(results: Sequence[Plain], between: str = " ") -> list[list[str]]:
-    """A row a run: its title, then the EER of each protocol."""
-    return [
-        [result["title"], *(_cell(result, name, "eer", between) for name in protocols(results))] for result in results
-    ]
+def eer_sheet(results: Sequence[Plain]) -> Sheet:
+    """The EER of every run on every protocol."""
+    return _sheet(results, "EER %", "eer")
 
 
-def _of(result: Plain, name: str) -> Plain | None:
+def _sheet(results: Sequence[Plain], heading: str, key: str) -> Sheet:
+    """One figure, the EER or the TPR at a rate, of every run on every protocol."""
+    names = protocol_names(results)
+    rows = [[result["title"], *(_cell(_protocol(result, name), key) for name in names)] for result in results]
+    return Sheet([heading, *names], rows)
+
+
+def _protocol(result: Plain, name: str) -> Plain | None:
     return next((protocol for protocol in result["protocols"] if protocol["name"] == name), None)
 
 
-def _cell(result: Plain, name: str, key: str, between: str) -> str:
-    protocol = _of(result, name)
-    if protocol is None:
-        return "–"
-    figure = protocol["eer"] if key == "eer" else protocol["tpr_at_fpr"].get(key)
-    return "–" if figure is None else interval(figure, between, 2 if key == "eer" else 1)
+def _cell(protocol: Plain | None, key: str) -> str:
+    figure = None if protocol is None else protocol["eer"] if key == "eer" else protocol["tpr_at_fpr"].get(key)
+    return "–" if figure is None else with_interval(figure, 2 if key == "eer" else 1)
 
 
-def table(results: Sequence[Plain]) -> Table:
-    """The EER of every run on every protocol."""
-    return terminal_table("EER (%)", ["run", *protocols(results)], rows(results))
+def lines_of(results: Sequence[Plain], name: str) -> list[tuple[Plain, Look]]:
+    """A protocol of every run that has it, and how the run is drawn."""
+    pairs = zip(results, numbered_looks(len(results)), strict=True)
+    return [(protocol, look) for result, look in pairs if (protocol := _protocol(result, name)) is not None]
 
 
-def markdown(results: Sequence[Plain]) -> str:
-    """The same as Markdown."""
-    head = ["EER %", *protocols(results)]
-    lines = [head, ["---", *("---:" for _ in head[1:])], *rows(results)]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
-
-
-def looks(results: Sequence[Plain]) -> list[Look]:
-    """Colours first, then dashes."""
-    return [
-        Look(number % SERIES, DASHES[number // SERIES % len(DASHES)], MARKERS[number % SERIES])
-        for number in range(len(results))
-    ]
-
-
-def _lines(results: Sequence[Plain], name: str) -> list[tuple[Any, Any, Look]]:
-    pairs = zip(results, looks(results), strict=True)
-    return [(*points(protocol), look) for result, look in pairs if (protocol := _of(result, name)) is not None]
-
-
-@figures._styled
-def protocol_figure(results: Sequence[Plain], name: str) -> Figure:
-    """The ROC of every run on one protocol."""
-    figure, ax = figures._panel(4.7, 3.4)
-    draw_roc(ax, _lines(results, name))
-    return figure
-
-
-@figures._styled
-def roc_figure(results: Sequence[Plain], wanted: Sequence[str]) -> Figure:
-    """A panel a protocol, with a common legend below: for a file of its own."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-
-    across = min(3, len(wanted))
-    down = math.ceil(len(wanted) / across)
-    keys = math.ceil(len(results) / 3)
-    height = 3.2 * down + 0.25 * keys + 0.2
-    figure = Figure(figsize=(4.2 * across, height))
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(down, across, squeeze=False).flat
-    for name, ax in zip(wanted, panels):
-        draw_roc(ax, _lines(results, name))
-        ax.set_title(name, fontsize=10)
-    for ax in panels:
-        ax.set_visible(False)
-    handles = [Line2D([], [], color=look.colour, dashes=look.dashes, lw=1.7) for look in looks(results)]
-    figure.legend(handles, [result["title"] for result in results], loc="lower center", ncols=3, frameon=False)
-    figure.subplots_adjust(0.18 / across, (0.25 * keys + 0.65) / height, 0.99, 1 - 0.3 / height, 0.28, 0.38)
-    return figure
-
-
-def drawn(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> bytes:
+def drawn_roc(results: Sequence[Plain], path: Path, wanted: Sequence[str]) -> bytes:
     """The ROC of these protocols (none: of all) as a file for this path, whose ending says what kind."""
-    known = protocols(results)
+    known = protocol_names(results)
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise SelfsameError(f"no protocol {unknown[0]!r}; there are: {', '.join(known)}")
     kind = path.suffix[1:].lower()
     if kind not in ("svg", "png", "pdf"):
         raise SelfsameError(f"{path}: a figure is .svg, .png or .pdf")
+    if not known:
+        raise SelfsameError("there is no protocol to draw: the data of these runs fit none")
+    titles = [result["title"] for result in results]
+    figure = figures.roc_sheet({name: lines_of(results, name) for name in wanted or known}, titles)
     buffer = io.BytesIO()
-    with figures._style():
+    with style():
         dated = {} if kind == "png" else {"metadata": {"Date" if kind == "svg" else "CreationDate": None}}
-        roc_figure(results, wanted or known).savefig(buffer, format=kind, dpi=160, **dated)  # type: ignore[arg-type]
+        figure.savefig(buffer, format=kind, dpi=160, **dated)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
-def render(results: Sequence[Plain]) -> str:
+def evaluations_page(results: Sequence[Plain]) -> str:
     """The whole page."""
-    keys = [figures.swatch(look) for look in looks(results)]
-    names = protocols(results)
-    legend = "".join(f"<li>{key}{html.text(result['title'])}</li>" for key, result in zip(keys, results, strict=True))
-    panels = "".join(
-        html._figure(protocol_figure(results, name), f"f-roc-{number}", name) for number, name in enumerate(names)
-    )
-    tables = page_table(["EER", *names], list(zip(keys, rows(results, "\n"), strict=True)))
-    for at in dict.fromkeys(at for result in results for p in result["protocols"] for at in p["tpr_at_fpr"]):
-        cells = [[r["title"], *(_cell(r, name, at, "\n") for name in names)] for r in results]
-        if any(cell not in ("–", FEW) for row in cells for cell in row[1:]):
-            heading = [f"TPR at {100 * float(at):g} %", *names]
-            tables += page_table(heading, list(zip(keys, cells, strict=True)))
+    names, looks = protocol_names(results), numbered_looks(len(results))
+    rates = dict.fromkeys(at for result in results for one in result["protocols"] for at in one["tpr_at_fpr"])
+    tprs = [_sheet(results, f"TPR at {100 * float(at):g} %", at) for at in rates]
+    said = [sheet for sheet in tprs if any(cell not in ("–", FEW) for row in sheet.rows for cell in row[1:])]
+    curves = ((figures.protocol_roc(lines_of(results, name)), f"f-roc-{n}", name) for n, name in enumerate(names))
+    legend = [(result["title"], look) for result, look in zip(results, looks, strict=True)]
     sections = [
-        ("results", "Results", f'{tables}<p class="note">{html.text(NOTE)}</p>'),
-        ("curves", "Telling people apart", f'<ul class="legend">{legend}</ul><div class="grid">{panels}</div>'),
+        ("results", "Results", {"sheets": [eer_sheet(results), *said], "looks": looks}),
+        ("curves", "Telling people apart", {"legend": legend, "panels": panels(*curves)}),
     ]
-    lead = f"<p>{len(results):,} runs on {len(names):,} protocols.</p>"
-    return page("Evaluations side by side", lead, sections)
+    return page("evaluations", "Evaluations side by side", {"runs": len(results), "protocols": len(names)}, sections)

@@ -1,19 +1,20 @@
-"""The results as one table: for the terminal, and as Markdown; of an experiment, beside the paper's figures."""
+"""Tables for the terminal, as Markdown and for pages: the results of runs; of an experiment, beside the paper's."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from selfsame.config.experiment import FIGURES, Variant
-from selfsame.report.view import RunView, duration, percent
+from selfsame.report.view import RunView
+from selfsame.report.words import duration, finding_words, left_words, percent
 
 HEADINGS = (
     "Method",
@@ -26,6 +27,7 @@ HEADINGS = (
     "Seconds",
 )
 _NARROW = ("Method", "P@1\n%", "AUROC\n%", "EER\n%", "Leak %\n(17)", "Recovered\n%", "Left the device", "Sec")
+LEFT = HEADINGS.index("Left the device")
 NOTE = (
     "P@1 on test samples of the training classes; AUROC and EER on pairs of samples of classes unseen in training. "
     "Leakage is FedHide's measure (17); recovered is the share of true prototypes that an attacker who knows the "
@@ -44,53 +46,81 @@ UNITS = (
 )
 
 
-def cells(view: RunView) -> tuple[str, ...]:
-    """One row, in the order of `HEADINGS`."""
-    rates = (percent(view.figure(name)) for name in ("p@1", "auroc", "eer", "leak", "recovered"))
-    more = [what for what in view.left if not what.startswith("network update")]
-    left = "; ".join(map(arrow, more)) or ("network update only" if view.left else "nothing")
-    return (view.title, *rates, left, duration(view.seconds))
+@dataclass(frozen=True)
+class Sheet:
+    """A table before it is drawn: in a terminal, as Markdown, or on a page. Cells are text, never markup."""
 
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    note: str = ""
+    words: Sequence[int] = (0,)  # the columns that are flush left; all others hold figures
+    whole: Sequence[int] = ()  # the columns that are never wrapped
+    ends: Sequence[int] = ()  # the rows with a gap below
+    marks: Sequence[Sequence[str]] = ()  # what stands in red below the first cell of each row
 
-def arrow(words: str) -> str:
-    return words.replace("->", "→")
-
-
-def results_table(views: Sequence[RunView]) -> Table:
-    """For the terminal. Titles are text, never markup."""
-    table = Table(caption=NOTE, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading, short in zip(HEADINGS, _NARROW, strict=True):
-        words = heading in ("Method", "Left the device")
-        table.add_column(short, justify="left" if words else "right", overflow="fold", no_wrap=heading != HEADINGS[6])
-    for view in views:
-        title, *rest = cells(view)
-        name = Text(_one_line(title))
-        for mark, applies in (("collapsed", view.collapsed), ("diverged", view.diverged)):
-            if applies:
-                name.append("\n" + mark, style="bold red")
-        left = Text("\n".join(map(_one_line, rest[5].split("; "))))
-        table.add_row(name, *map(Text, rest[:5]), left, rest[6])
-    return table
-
-
-def results_markdown(views: Sequence[RunView]) -> str:
-    """The same table in Markdown, with a line feed at its end."""
-    lines = ["| " + " | ".join(HEADINGS) + " |", "|---|" + "---:|" * 5 + "---|---:|"]
-    for view in views:
-        title, *rest = (_markdown(cell) for cell in cells(view))
-        marks = "".join(
-            f" **{mark}**" for mark, applies in (("collapsed", view.collapsed), ("diverged", view.diverged)) if applies
+    def terminal(self) -> Table:
+        """For the terminal."""
+        table = Table(
+            title=Text(_one_line(self.title)) if self.title else None,
+            caption=self.note or None,
+            title_justify="left",
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            padding=(0, 1, 0, 0),
         )
-        lines.append("| " + " | ".join([title + marks, *rest]) + " |")
-    return "\n".join([*lines, "", NOTE, ""])
+        for number, heading in enumerate(self.headings):
+            justify: Literal["left", "right"] = "left" if number in self.words else "right"
+            table.add_column(_lines(heading), justify=justify, overflow="fold", no_wrap=number in self.whole)
+        for number, row in enumerate(self.rows):
+            first, *rest = map(_lines, row)
+            for mark in self.marks[number] if self.marks else ():
+                first.append("\n" + mark, style="bold red")
+            table.add_row(first, *rest, end_section=number in self.ends)
+        return table
+
+    def markdown(self) -> str:
+        """In Markdown, with a line feed at the end."""
+        rule = ["---" if number in self.words else "---:" for number in range(len(self.headings))]
+        rows = [[_markdown(c) if n in self.words else c for n, c in enumerate(row)] for row in self.rows]
+        lines = [f"| {' | '.join(line)} |" for line in (list(map(_markdown, self.headings)), *rows)]
+        lines.insert(1, f"|{'|'.join(rule)}|")
+        return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
 
 def _one_line(words: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in words).split())
 
 
+def _lines(words: str) -> Text:
+    return Text("\n".join(map(_one_line, words.split("\n"))))
+
+
 def _markdown(words: str) -> str:
     return re.sub(r"([\\|*_`\[\]#])", r"\\\1", html.escape(_one_line(words), quote=False))
+
+
+def cells(view: RunView) -> list[str]:
+    """One row, in the order of `HEADINGS`."""
+    rates = (percent(view.figure(name)) for name in ("p@1", "auroc", "eer", "leak", "recovered"))
+    more = [left_words(name, sight) for name, sight in view.left if name != "network update"]
+    left = "; ".join(more) or ("network update only" if view.left else "nothing")
+    return [view.title, *rates, left, duration(view.seconds)]
+
+
+def results_sheet(views: Sequence[RunView]) -> Sheet:
+    """Every run's figures and what left the device."""
+    return Sheet(HEADINGS, [cells(view) for view in views], note=NOTE, words=(0, LEFT))
+
+
+def results_table(views: Sequence[RunView]) -> Table:
+    """For the terminal, narrower: what left the device has a line each."""
+    sheet = results_sheet(views)
+    rows = [[_one_line(row[0]), *row[1:LEFT], row[LEFT].replace("; ", "\n"), *row[LEFT + 1 :]] for row in sheet.rows]
+    whole = [number for number in range(len(HEADINGS)) if number != LEFT]
+    marks = [view.marks for view in views]
+    return replace(sheet, headings=_NARROW, rows=rows, whole=whole, marks=marks).terminal()
 
 
 @dataclass(frozen=True)
@@ -174,7 +204,7 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
     return "≈ " + reported if paper.about and key in paper.figures else reported, pair(*row.measured(key)), less
 
 
-def remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
+def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
     """What a reader must know before comparing: rounds, settings, failures, machine."""
     out = []
     trained = [row for row in rows if any(view is not None for view in row.views)]
@@ -189,7 +219,7 @@ def remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
     for row in trained:
         for seed, view in zip(row.variant.seeds, row.views, strict=True):
             name = row.variant.title if len(row.views) == 1 else f"{row.variant.title}, seed {seed}"
-            out += [f"{name}: {warning}" for warning in (view.warnings if view is not None else [])]
+            out += [f"{name}: {finding_words(warning)}" for warning in (view.warnings if view is not None else [])]
     if missing := [row.variant.title for row in rows if row not in trained]:
         out.append(f"Not run yet: {'; '.join(missing)}.")
     machines = {
@@ -201,33 +231,34 @@ def remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
     return out + [f"Run with {machine}." for machine in sorted(machines) if machine]
 
 
+def _beside_rows(rows: Sequence[Row]) -> list[list[str]]:
+    """One row per variant and figure, in the order of `BESIDE`."""
+    return [
+        [row.variant.title, FIGURES[key].label, *beside_cells(row, key), row.rounds, row.runs]
+        for row in rows
+        for key in figures_of(rows)
+    ]
+
+
 def beside_table(rows: Sequence[Row]) -> Table:
-    """The experiment's table for the terminal: a line a figure."""
-    table = Table(caption=UNITS, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in BESIDE:
-        left = heading in ("Variant", "Figure", "Rounds", "Runs")
-        short = "Diff." if heading == "Difference" else heading
-        table.add_column(short, justify="left" if left else "right", overflow="fold", no_wrap=heading in BESIDE[1:5])
-    keys = figures_of(rows)
-    for row in rows:
-        for key in keys:
-            title, rounds, runs = (_one_line(row.variant.title), row.rounds, row.runs) if key == keys[0] else ("",) * 3
-            words = (title, FIGURES[key].label, *beside_cells(row, key), rounds, runs)
-            table.add_row(*map(Text, words), end_section=key == keys[-1])
-    return table
+    """The experiment's table for the terminal; title, rounds and runs stand beside the first figure of a variant."""
+    each = len(figures_of(rows))
+    lines = [
+        line if number % each == 0 else ["", *line[1:-2], "", ""] for number, line in enumerate(_beside_rows(rows))
+    ]
+    headings = ["Diff." if heading == "Difference" else heading for heading in BESIDE]
+    ends = range(each - 1, len(lines), each)
+    return Sheet(headings, lines, note=UNITS, words=(0, 1, 5, 6), whole=range(1, 5), ends=ends).terminal()
 
 
 def beside_markdown(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -> str:
     """The same in Markdown, with where the paper reports each figure, and the remarks below."""
-    lines = [f"# {_markdown(title)}", "", "| " + " | ".join([*BESIDE, "Reported in"]) + " |"]
-    lines.append("|---|---|---:|---:|---:|---:|---|---|")
-    for row in rows:
-        for key in figures_of(rows):
-            where = row.variant.paper.where if key in row.variant.paper.figures else ""
-            words = (row.variant.title, FIGURES[key].label, *beside_cells(row, key), row.rounds, row.runs, where)
-            lines.append("| " + " | ".join(map(_markdown, words)) + " |")
-    said = [f"- {_markdown(remark)}" for remark in remarks(rows, changed)]
-    return "\n".join([*lines, "", UNITS, "", *said, *([""] if said else [])])
+    papers = [(row.variant.paper, key) for row in rows for key in figures_of(rows)]
+    where = [paper.where if key in paper.figures else "" for paper, key in papers]
+    lines = [[*line, place] for line, place in zip(_beside_rows(rows), where, strict=True)]
+    table = Sheet([*BESIDE, "Reported in"], lines, note=UNITS, words=(0, 1, 5, 6, 7)).markdown()
+    said = [f"- {_markdown(remark)}" for remark in beside_remarks(rows, changed)]
+    return "\n".join([f"# {_markdown(title)}", "", table, *said, *([""] if said else [])])
 
 
 def beside_plain(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -> dict[str, Any]:
@@ -235,7 +266,7 @@ def beside_plain(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -
     return {
         "recipe": title,
         "changed": list(changed),
-        "remarks": remarks(rows, changed),
+        "remarks": beside_remarks(rows, changed),
         "variants": [
             {
                 "title": row.variant.title,

@@ -1,4 +1,4 @@
-"""What a report is drawn from: plain numbers and words, ready for JSON, free of torch.
+"""What a report is drawn from: plain values, ready for JSON, free of torch.
 
 Rates (``p@1``, ``auroc``, ``eer``, ``leak``, ``recovered``) are fractions from 0 to 1; the report prints per cent.
 """
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-Point = tuple[float, float]
+from selfsame.report.words import SIGHTS, finite
 
-COLLAPSED_SPREAD = 0.95  # mean cosine between different classes' vectors, above which they are one vector
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -24,55 +24,64 @@ class Picture:
     unseen: list[bool]
     truth: list[Point]
     proxy: list[Point] | None = None
-    how: str = "pca"
 
 
 @dataclass(frozen=True)
 class RunView:
-    """One run, as a reader sees it."""
+    """One run, as a reader sees it.
+
+    A row of ``wire`` is (field, way, sight, what it is), an entry of ``left`` (field, sight): a sight is "device",
+    "enclave", "server" or "public". A warning is a table with its "kind" and the numbers of that kind.
+    """
 
     title: str
     method: str
     history: list[dict[str, Any]] = field(default_factory=list)
     final: dict[str, float | None] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    left: list[tuple[str, str]] = field(default_factory=list)
     wire: list[tuple[str, str, str, str]] = field(default_factory=list)
     seconds: float = math.nan
     roc: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     picture: Picture | None = None
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
     recipe: str = ""
     facts: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Runs of earlier versions kept words, which become the values that they stood for."""
+        object.__setattr__(self, "left", [_pair(entry) for entry in self.left])
+        object.__setattr__(self, "wire", [(name, way, _sight(who), what) for name, way, who, what in self.wire])
+        object.__setattr__(self, "warnings", [_finding(warning) for warning in self.warnings])
 
     def figure(self, name: str) -> float | None:
         """A final figure, or None where it is missing or not a finite number."""
         return finite(self.final.get(name))
 
+    def warned(self, kind: str) -> bool:
+        """Whether there is a warning of this kind."""
+        return any(warning["kind"] == kind for warning in self.warnings)
+
     @property
     def collapsed(self) -> bool:
         """Whether every class ended at the same place, so that the other figures mean nothing."""
-        spread = self.figure("spread")
-        return (spread is not None and spread >= COLLAPSED_SPREAD) or any("collaps" in w.lower() for w in self.warnings)
+        return self.warned("collapsed")
 
     @property
     def diverged(self) -> bool:
         """Whether training ran away: the run says so, or its last recorded loss is not a finite number."""
-        if any(w.startswith("diverged") for w in self.warnings):
-            return True
         losses = [record["loss"] for record in self.history if "loss" in record]
-        return bool(losses) and finite(losses[-1]) is None
+        return self.warned("diverged") or (bool(losses) and finite(losses[-1]) is None)
+
+    @property
+    def marks(self) -> list[str]:
+        """What stands beside the title wherever it is shown."""
+        return [mark for mark in ("collapsed", "diverged") if getattr(self, mark)]
 
     @property
     def shares_class_vector(self) -> bool:
         """Whether the server or other clients receive, in the clear, more about a class than the network update."""
-        if self.wire:
-            return any(
-                way == "up"
-                and name != "network update"
-                and not any(word in who.lower() for word in ("device", "enclave"))
-                for name, way, who, _ in self.wire
-            )
-        return any(not what.startswith("network update") and "enclave" not in what.lower() for what in self.left)
+        sent = [(name, sight) for name, way, sight, _ in self.wire if way == "up"] if self.wire else self.left
+        return any(name != "network update" and sight not in ("device", "enclave") for name, sight in sent)
 
     def exposed(self) -> tuple[float | None, float | None]:
         """(measure (17), adaptive attacker's share): zero where no class vector is shared, None where not measured."""
@@ -89,24 +98,42 @@ class RunView:
     def from_dict(cls, data: Mapping[str, Any]) -> RunView:
         """The inverse of `to_dict`."""
         rest = dict(data)
-        rest["wire"] = [tuple(row) for row in rest.get("wire", [])]
         rest["roc"] = {name: (list(fpr), list(tpr)) for name, (fpr, tpr) in rest.get("roc", {}).items()}
         rest["seconds"] = math.nan if rest.get("seconds") is None else rest["seconds"]
-        picture = rest.get("picture")
-        if picture is not None:
-            points = {key: [tuple(p) for p in picture[key]] for key in ("emb", "truth")}
-            proxy = None if picture.get("proxy") is None else [tuple(p) for p in picture["proxy"]]
-            rest["picture"] = Picture(**{**picture, **points, "proxy": proxy})
+        if (found := rest.get("picture")) is not None:
+            emb, truth, proxy = (_points(found[key] or ()) for key in ("emb", "truth", "proxy"))
+            none = found["proxy"] is None
+            rest["picture"] = Picture(emb, found["label"], found["unseen"], truth, None if none else proxy)
         return cls(**rest)
 
 
-def finite(value: Any) -> float | None:
-    """The value as a finite float, or None."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+def _points(rows: Sequence[Sequence[float]]) -> list[Point]:
+    return [(x, y) for x, y in rows]
+
+
+def _sight(who: str) -> str:
+    """The name of a sight, which earlier versions wrote in words."""
+    names = {words: name for name, words in SIGHTS.items()}
+    return names.get(who.lower(), who)
+
+
+def _pair(entry: str | Sequence[str]) -> tuple[str, str]:
+    """(field, sight), which earlier versions wrote as 'field -> words'."""
+    if isinstance(entry, str):
+        name, arrow, who = entry.rpartition(" -> ")
+        return (name, _sight(who)) if arrow else (who, "")
+    name, sight = entry
+    return name, _sight(sight)
+
+
+def _finding(warning: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A warning as a table, which earlier versions wrote as a sentence."""
+    if isinstance(warning, str):
+        kinds = [kind for kind in ("collapsed", "diverged") if warning.startswith(kind)]
+        return {"kind": kinds[0] if kinds else "said", "words": warning}
+    if not isinstance(warning["kind"], str):
+        raise ValueError("a warning without its kind")
+    return dict(warning)
 
 
 def series(history: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
@@ -114,18 +141,6 @@ def series(history: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float],
     points = [(finite(record.get("round")), finite(record.get(key))) for record in history]
     kept = [(x, y) for x, y in points if x is not None and y is not None]
     return [x for x, _ in kept], [y for _, y in kept]
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """A fraction as per cent without the sign, and a dash for what is not known."""
-    value = finite(value)
-    return "–" if value is None else f"{100 * value:.{digits}f}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds with the precision that matters."""
-    value = finite(seconds)
-    return "–" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,91 @@
-"""Values of the run in words, each in one place."""
+"""Values to words, once: who sees a field, what became of a run, how a number reads."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+SIGHTS = {
+    "device": "nobody: stays on the device",
+    "enclave": "attested enclave",
+    "server": "server",
+    "public": "everyone",
+}
+REMEDIES = {
+    "collapsed": "Every class ended at nearly the same place, so its other figures mean nothing. Give the term that "
+    "pushes classes apart more weight, lower the learning rate, or start from a pretrained network.",
+    "diverged": "The loss is no longer a finite number. Lower the learning rate, clip gradients, or turn off reduced "
+    "precision, then start again from the last good checkpoint.",
+    "gap": "Measure (17) understates what this method gives away. Judge it by the recovered share, and do not call its "
+    "proxies anonymous.",
+}
+_NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
+
+
+def sight_words(name: str) -> str:
+    """Who sees a field; what is no known sight speaks for itself."""
+    return SIGHTS.get(name, name)
+
+
+def sight_class(name: str) -> str:
+    """The CSS class of a sight."""
+    return name if name in SIGHTS else "other"
+
+
+def left_words(field: str, sight: str) -> str:
+    """A field that left the device, and who sees it."""
+    return f"{field} → {sight_words(sight)}" if sight else field
+
+
+def finding_words(finding: Mapping[str, Any]) -> str:
+    """What a run has to be warned of, as a sentence."""
+    kind = finding["kind"]
+    if "words" in finding:
+        return str(finding["words"])
+    if kind == "collapsed":
+        alike, right, chance = finding["alike"], finding["p@1"] or 0.0, 1 / finding["classes"]
+        near = "" if alike is None else f"samples of different classes have a mean cosine of {alike:.3f}, "
+        return (
+            f"collapsed: {near}P@1 is {percent(right)} % and chance {percent(chance)} %. Use a method that pushes "
+            "classes apart (fedaws, fedhide, feduv), or raise its weight (fedaws: spread_weight, fedhide and "
+            "fedmetric: negative_weight)"
+        )
+    if kind == "diverged":
+        return (
+            f"diverged: loss or network stopped being finite between rounds {finding['first']} and {finding['round']}. "
+            f"Lower local.lr (now {finding['local_lr']}) or server.lr (now {finding['server_lr']}), or the method's "
+            "weights; the last checkpoint is from before"
+        )
+    if kind == "refused":
+        return f"{finding['count']} client updates were refused because they were not finite"
+    return str(kind)
+
+
+def number_words(number: int) -> str:
+    """A count at the beginning of a sentence."""
+    return _NUMBERS[number] if number < len(_NUMBERS) else str(number)
+
+
+def finite(value: Any) -> float | None:
+    """The value as a finite float, or None."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A fraction as per cent without the sign, and a dash for what is not known."""
+    value = finite(value)
+    return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds with the precision that matters."""
+    value = finite(seconds)
+    return "–" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 class Spent(Protocol):

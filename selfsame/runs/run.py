@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-import json
-import time
 import tomllib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from selfsame.config.recipe import from_mapping, merged, name_of, read_toml, to_toml
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import audit_updates, bias_updates
+from selfsame.config.recipe import Recipe, from_mapping, name_of, read_toml, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
-from selfsame.data.sets.xc import MultiLabelled
 from selfsame.engine import checkpoint
-from selfsame.engine.ranks import shards
-from selfsame.engine.batches import steps_a_round
-from selfsame.engine.machine import choose_machine, facts
-from selfsame.engine.plan import cohort_size, make_plan
-from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.rounds import Engine
-from selfsame.engine.setup import prepare
+from selfsame.engine.machine import facts
 from selfsame.engine.problem import Problem
+from selfsame.engine.ranks.group import ALONE, Ranks
+from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
-from selfsame.files import write
-from selfsame.methods.base import Fields, World
-from selfsame.config.presets import preset
-from selfsame.config.recipe import Recipe
-from selfsame.measure.looks import MOST_PAIRS, Evaluation, class_templates, evaluate, seen_figures
-from selfsame.measure.ranking import precision_at_k, score_blocks
-from selfsame.measure.scores import roc
+from selfsame.files import Record, append_record, read_records, write, write_records
+from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
+from selfsame.methods.base import Fields
+from selfsame.runs.together import as_first
 
-_PLAN = 2048  # rounds planned at a time
-_LOOKS = 10  # evaluations of a run, and checkpoints
-_EVALUATION = 0.05  # of the work that evaluations may take
 _ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
-Record = dict[str, Any]
-Tick = Callable[[int, Record | None], None]  # rounds done since the last call, and a new record if there is one
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a reader of the figures must know, as numbers; `report.words` puts it in words."""
+
+    kind: str  # collapsed, diverged or refused
+    values: dict[str, float | None]
+
+    def plain(self) -> Record:
+        """As a run's result.json holds it."""
+        return {"kind": self.kind, **self.values}
 
 
 @dataclass
@@ -57,7 +51,7 @@ class Run:
     state: State
     folder: Path | None = None
     history: list[Record] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0  # spent in training rounds
     curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     leakage: Leakage | None = None
@@ -110,50 +104,18 @@ class Run:
         seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
-            seen = replace(seen, x=seen.x[keep], y=seen.y[keep])
+            seen = Samples(seen.x[keep], seen.y[keep])
         if state.alone_NP is not None:
-            return self._evaluate_alone(truth, seen, world.classes, curves)
+            return evaluate_alone(method, self.embed, truth, world, seen, curves)
         templates = class_templates(method, truth, world)
         exposed = None if self.enrolled is not None else method.exposed(state.server, self._head())
-        same = exposed is not None and torch.equal(exposed, truth)
-        shared = None if exposed is None or same else class_templates(method, exposed, world)
-        found = evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
-        self._rank(found, templates, shared, seen, world)
-        if same and "p@1" in found.figures:
-            found.figures["p@1_shared"] = found.figures["p@1"]
-        return found
+        shared = None
+        if exposed is not None:
+            shared = templates if torch.equal(exposed, truth) else class_templates(method, exposed, world)
+        return evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
 
     def _head(self) -> Fields:
         return self.problem.model.head_views(self.state.theta_P)
-
-    def _rank(
-        self, found: Evaluation, template_CD: Tensor, shared_CD: Tensor | None, seen: Samples, world: World
-    ) -> None:
-        """P@1, 3 and 5 against all true labels, where samples have several."""
-        if not isinstance(seen, MultiLabelled) or world.classes < self.problem.world.classes:
-            return
-        emb = torch.cat([self.embed(part) for part in seen.x.split(256)])
-
-        def ranked(vector_CD: Tensor, ks: list[int]) -> dict[int, float]:
-            return precision_at_k(score_blocks(self.problem.method.score, emb, vector_CD), seen.labels, ks, seen.missed)
-
-        ks = [k for k in (1, 3, 5) if k <= world.classes]
-        found.figures.update({f"p@{k}": value for k, value in ranked(template_CD, ks).items()})
-        if shared_CD is not None:
-            found.figures["p@1_shared"] = ranked(shared_CD, [1])[1]
-
-    def _evaluate_alone(self, truth_ND: Tensor, test: Samples, classes: int, curves: bool) -> Evaluation:
-        """Every client judges by its own network; people it has never seen have no network, so no figure."""
-        problem = self.problem
-        class_N = problem.world.class_of_N[: len(truth_ND)].tolist()
-        score_SC = torch.full((len(test.x), classes), -torch.inf, dtype=problem.model.dtype)
-        for client, label in enumerate(class_N):
-            emb = torch.cat([self.embed(part, client) for part in test.x.split(1024)])
-            score = problem.method.score(emb, truth_ND[client : client + 1])[:, 0].cpu()
-            score_SC[:, label] = torch.maximum(score_SC[:, label], score)
-        figures, own, other = seen_figures([score_SC], test.y.cpu(), classes)
-        drawn = {"seen": roc(own, other)} if curves else {}
-        return Evaluation({**figures, "auroc": None, "eer": None}, drawn)
 
     def sound(self) -> bool:
         """Whether the state is finite and the network still gives finite scores, by a few samples."""
@@ -197,8 +159,7 @@ class Run:
         self._draw(found)
         self.history.append(record)
         if self.folder is not None:
-            with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            append_record(self.folder / "metrics.jsonl", record)
         self._judge(record)
         return record
 
@@ -215,14 +176,9 @@ class Run:
         alike, right, classes = record.get("alike"), record.get("p@1"), self.problem.world.classes
         blind = classes >= 5 and right is not None and right <= 2 / classes
         if self.done and (blind or (alike is not None and alike > COLLAPSED)):
-            near = "" if alike is None else f"samples of different classes have a mean cosine of {alike:.3f}, "
-            self.warnings.append(
-                f"collapsed: {near}P@1 is {100 * (right or 0):.1f} % and chance {100 / classes:.1f} %. Use a method "
-                "that pushes classes apart (fedaws, fedhide, feduv), or raise its weight (fedaws: spread_weight, "
-                "fedhide and fedmetric: negative_weight)"
-            )
+            self.warnings.append(Finding("collapsed", {"alike": alike, "p@1": right, "classes": classes}))
         if self.done and record["refused"]:
-            self.warnings.append(f"{record['refused']} client updates were refused because they were not finite")
+            self.warnings.append(Finding("refused", {"count": record["refused"]}))
 
     def write_model(self) -> None:
         """The network alone, by name, with the recipe beside it: what a device is given."""
@@ -245,27 +201,19 @@ class Run:
         }
 
 
-def _marks(problem: Problem) -> tuple[int, int]:
-    """Rounds between evaluations and between checkpoints.
-
-    Unless the recipe says otherwise there are ten of each; fewer evaluations, but two, where embedding the test samples
-    would cost more than a twentieth of the training, of whose samples each counts as three passes.
-    """
-    recipe, federation = problem.recipe, problem.federation
-    tenth = max(1, recipe.run.rounds // _LOOKS)
-    local = recipe.local
-    steps = steps_a_round(local, problem.longest)
-    trained = 3 * recipe.run.rounds * cohort_size(recipe, federation.clients) * steps * local.batch
-    tested = len(federation.test.x) + min(len(federation.unseen.x), MOST_PAIRS)
-    looks = max(2, min(_LOOKS, int(_EVALUATION * trained / max(1, tested))))
-    every = recipe.run.eval_every or max(1, -(-recipe.run.rounds // looks))
-    return every, recipe.run.checkpoint_every or recipe.run.eval_every or tenth
-
-
 def _initially_present(recipe: Recipe, clients: int) -> int:
     if not (recipe.cohort.late and recipe.cohort.join_round):
         return clients
     return max(1, clients - round(recipe.cohort.late * clients))
+
+
+def new_folder(name: str) -> Path:
+    """The next free folder under runs/."""
+    for number in range(1, 100000):
+        folder = Path("runs") / f"{name}-{number}"
+        if not folder.exists():
+            return folder
+    raise SelfsameError("runs/: too many runs; delete some or name a folder with --out")
 
 
 def vacant(folder: Path) -> None:
@@ -289,7 +237,7 @@ def start(
         vacant(folder)
     problem = prepare(recipe, federation, ranks)
     state = begin(problem, _initially_present(recipe, problem.world.clients))
-    _as_first(problem, state)
+    as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / "recipe.toml", to_toml(problem.recipe).encode())
@@ -297,37 +245,16 @@ def start(
     return Run(problem, state, folder)
 
 
-def _as_first(problem: Problem, state: State) -> None:
-    """Every rank's state becomes that of rank 0, whose secrets and checkpoint count; then tables are cut."""
-    ranks = problem.ranks
-    if not ranks.active:
-        return
-    told = json.loads(ranks.hear(json.dumps([state.round, state.present, state.losses])))
-    if told[1] != state.present:
-        join(problem, state)
-    state.round, state.losses = told[0], told[2]
-    _level(problem, state)
-    shards.cut(problem, state)
-
-
-def _level(problem: Problem, state: State) -> None:
-    """What every rank computed by itself is made equal to the last bit, which another machine may round differently."""
-    problem.ranks.broadcast(shards.common(problem, state))
-
-
 def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
     With several ranks, each calls this; rank 0 reads the folder and tells the others.
     """
-    if ranks.first and not (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
-    tables = read_toml(folder / "recipe.toml") if ranks.first else {}
+    recipe = _recipe_in(folder) if ranks.first else Recipe()
     if ranks.active:
-        tables = tomllib.loads(ranks.hear(to_toml(from_mapping(tables))))
+        recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
-    recipe = from_mapping(tables)
     problem = prepare(recipe, federation, ranks)
     saved = folder / "checkpoint" / "state.safetensors"
     state = begin(problem, _initially_present(recipe, problem.world.clients))
@@ -335,24 +262,23 @@ def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = 
         if checkpoint.peek(saved)["present"] == problem.world.clients:
             join(problem, state)
         checkpoint.load_state(state, saved)
-    _as_first(problem, state)
+    as_first(problem, state)
     if not ranks.first:
         return Run(problem, state)
-    run = Run(problem, state, folder)
-    for line in _lines(folder / "metrics.jsonl"):
-        if line["round"] <= state.round:
-            run.history.append(line)
-    run.seconds = float(run.history[-1]["seconds"]) if run.history else 0.0
-    text = "".join(json.dumps(record) + "\n" for record in run.history)
-    write(folder / "metrics.jsonl", text.encode())
-    return run
+    found = [one for one in read_records(folder / "metrics.jsonl") if one["round"] <= state.round and "seconds" in one]
+    write_records(folder / "metrics.jsonl", found)
+    return Run(problem, state, folder, found, seconds=float(found[-1]["seconds"]) if found else 0.0)
+
+
+def _recipe_in(folder: Path) -> Recipe:
+    if not (folder / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
+    return from_mapping(read_toml(folder / "recipe.toml"))
 
 
 def open_run(folder: Path, path: Path | None = None, device: str | None = None, precision: str | None = None) -> Run:
     """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled."""
-    if not (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
-    recipe = from_mapping(read_toml(folder / "recipe.toml"))
+    recipe = _recipe_in(folder)
     saved = folder / "checkpoint" / "state.safetensors"
     served = (folder / SAMPLES).is_file()
     if not served and not saved.is_file():
@@ -419,103 +345,3 @@ def _enrolled(run: Run) -> Tensor:
     for row, found in parts.items():
         out_RD[row] = problem.method.template(torch.cat(found))
     return out_RD
-
-
-def _lines(path: Path) -> list[Record]:
-    """The records of a metrics file; a last line cut off by a crash does not count."""
-    out = []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("round"), int) and "seconds" in record:
-            out.append(record)
-    return out
-
-
-def carry_on(run: Run, tick: Tick | None = None) -> Run:
-    """Train until the recipe's last round, evaluating and checkpointing on the way."""
-    recipe, problem, state = run.recipe, run.problem, run.state
-    machine = choose_machine(recipe.run)
-    name = "cohort" if recipe.run.engine == "auto" else recipe.run.engine
-    engine = Engine(problem, name, graphs=machine.graphs)
-    ranks = problem.ranks
-    look, keep = _marks(problem)
-    # It may have been stopped between its last checkpoint and its report.
-    if ranks.agree(run.done and bool(run.history) and not run.curves):
-        with shards.whole(problem, state):
-            if ranks.first:
-                run.look_again()
-    join_at = recipe.cohort.join_round if state.present < problem.world.clients else -1
-    while not run.done:
-        if state.round == join_at:
-            shards.collect(problem, state, everywhere=True)
-            join(problem, state)
-            _as_first(problem, state)
-            engine = Engine(problem, name, graphs=machine.graphs)
-        stops = [(state.round // every + 1) * every for every in (look, keep)] + [recipe.run.rounds]
-        stops += [join_at] if join_at > state.round else []
-        count = min(*stops, state.round + _PLAN) - state.round
-        plan = make_plan(recipe, state.round, count, state.present, problem.method.rounds_used(state.server))
-        refused = int(state.refused)
-        begun = time.perf_counter()
-        losses = engine.run(state, plan, None if tick is None else lambda n: tick(n, None))
-        run.seconds += time.perf_counter() - begun
-        state.losses += losses.tolist()
-        with shards.whole(problem, state):
-            wrong = _diverged(losses, int(state.refused) - refused, plan.alive_TM)
-            if ranks.agree(wrong or (ranks.first and not run.sound())):
-                run.diverged = True
-                run.warnings.append(
-                    f"diverged: loss or network stopped being finite between rounds {plan.first} and {state.round}. "
-                    f"Lower local.lr (now {recipe.local.lr}) or server.lr (now {recipe.server.lr}), or the method's "
-                    "weights; the last checkpoint is from before"
-                )
-                break
-            if state.round % look == 0 or run.done:
-                loss = sum(state.losses) / len(state.losses)
-                state.losses = []
-                if ranks.first:
-                    record = run.record(loss)
-                    if tick is not None:
-                        tick(0, record)
-            if run.folder is not None and (state.round % keep == 0 or run.done):
-                checkpoint.save_state(state, run.folder / "checkpoint" / "state.safetensors")
-        ranks.wait()
-        _level(problem, state)
-    shards.collect(problem, state)
-    if run.done:
-        run.write_model()
-    return run
-
-
-def _diverged(losses: Tensor, refused: int, alive_TM: Tensor) -> bool:
-    """Whether the block went wrong as a whole: a loss that is not finite, or most clients refused."""
-    return not bool(torch.isfinite(losses).all()) or 2 * refused > int(alive_TM.sum())
-
-
-def train(
-    method: str = "fedhide",
-    data: str = "digits",
-    *,
-    out: str | Path | None = None,
-    tick: Tick | None = None,
-    settings: Mapping[str, Any] | None = None,
-    federation: Federation | None = None,
-    **options: Any,
-) -> Run:
-    """Train a method on a data set and return the run.
-
-    ``options`` are the method's hyper-parameters; ``settings`` are nested tables as in a recipe, e.g.
-    ``{"run": {"rounds": 200}, "local": {"lr": 0.05}}``.
-    """
-    tables = merged(
-        preset(method, data), settings or {}, {"method": {"name": method, **options}, "data": {"name": data}}
-    )
-    run = start(from_mapping(tables), None if out is None else Path(out), federation)
-    return carry_on(run, tick)

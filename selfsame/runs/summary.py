@@ -2,57 +2,37 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from selfsame.engine import checkpoint
-from selfsame.engine.setup import resolve
+from selfsame.config.recipe import to_toml
 from selfsame.engine.joint import privacy_spent
 from selfsame.errors import SelfsameError
-from selfsame.files import write
+from selfsame.files import parse_json, read_text, write_json
+from selfsame.measure.looks import pair_curve
 from selfsame.methods.fedhide import FedGN
 from selfsame.methods.fedmetric import FedMetric, exposure_ratio_log10
-from selfsame.config.recipe import Recipe, differences, from_mapping, read_toml, to_toml
+from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
 from selfsame.report.words import privacy_words
 from selfsame.runs.run import Run
-from selfsame.measure.looks import pair_scores
-from selfsame.measure.scores import Roc, auroc, eer, thin
-from selfsame.methods.wire import Sight
 
-_WHO = {
-    Sight.DEVICE: "nobody: stays on the device",
-    Sight.ENCLAVE: "attested enclave",
-    Sight.SERVER: "server",
-    Sight.PUBLIC: "everyone",
-}
 _COSINE = FedGN()  # any method that compares by angle
 _PICTURED = 600  # samples in the picture of the embedding space
 _PICTURED_CLASSES = 100
 
 
-def wire_rows(run_or_wire: Run | object) -> list[tuple[str, str, str, str]]:
-    """The wire table in words."""
-    wire = run_or_wire.problem.method.wire if isinstance(run_or_wire, Run) else run_or_wire
-    return [(name, way, _WHO[sight], what) for name, way, sight, what in wire.rows()]  # type: ignore[attr-defined]
+def wire_rows(wire: Wire) -> list[tuple[str, str, str, str]]:
+    """The wire table as plain values: field, way, the name of its sight, what it is."""
+    return [(name, way, sight.name.lower(), what) for name, way, sight, what in wire.rows()]
 
 
-def left_the_device(run: Run) -> list[str]:
-    """What left and who sees it, e.g. 'proxy -> everyone'."""
-    return [f"{name} -> {who}" for name, way, who, _ in wire_rows(run) if way == "up"]
-
-
-def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
+def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
-    drawn = {}
-    for name, (fpr, tpr) in run.curves.items():
-        few = thin(Roc(np.array(fpr), np.array(tpr), np.zeros(len(fpr))))
-        drawn[name] = (few.fpr.tolist(), few.tpr.tolist())
+    rows = wire_rows(run.problem.method.wire)
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
@@ -75,14 +55,12 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
         method=run.recipe.method.name,
         history=run.history,
         final=final,
-        left=left_the_device(run),
-        wire=wire_rows(run),
+        left=[(name, sight) for name, way, sight, _ in rows if way == "up"],
+        wire=rows,
         seconds=run.seconds,
-        roc=drawn,
-        picture=_picture(run, how)
-        if picture and run.history and not any("diverged" in w for w in run.warnings)
-        else None,
-        warnings=run.warnings,
+        roc=run.curves,
+        picture=_picture(run) if run.history and not run.diverged else None,
+        warnings=[finding.plain() for finding in run.warnings],
         recipe=to_toml(run.recipe),
         facts=facts,
     )
@@ -91,12 +69,11 @@ def view(run: Run, picture: bool = True, how: str = "pca") -> RunView:
 def _raw(run: Run) -> str:
     """How well the raw samples of unseen people tell them apart by cosine: what a network has to beat."""
     federation = run.problem.federation
-    genuine, impostor = pair_scores(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
-    rate = eer(genuine, impostor)[0]
-    return f"raw unseen samples by cosine: AUROC {100 * auroc(genuine, impostor):.1f} %, EER {100 * rate:.1f} %"
+    found = pair_curve(_COSINE, lambda x: federation.scale(x).flatten(1), federation.unseen)
+    return f"raw unseen samples by cosine: AUROC {100 * found.area:.1f} %, EER {100 * found.eer:.1f} %"
 
 
-def _picture(run: Run, how: str) -> Picture | None:
+def _picture(run: Run) -> Picture | None:
     """Samples of seen and unseen classes with the true and the shared vectors, in two dimensions."""
     problem, state = run.problem, run.state
     if state.alone_NP is not None:
@@ -122,57 +99,19 @@ def _picture(run: Run, how: str) -> Picture | None:
 
     return project(
         plain(torch.cat(parts)), plain(truth), None if exposed is None else plain(exposed[: len(truth)]),
-        label=labels, unseen=fresh, how=how,
+        label=labels, unseen=fresh,
     )  # fmt: skip
 
 
 def keep_view(run_view: RunView, folder: Path) -> None:
     """Write the view beside the run."""
-    write(folder / "result.json", json.dumps(run_view.to_dict()).encode())
+    write_json(folder / "result.json", run_view.to_dict())
 
 
 def read_view(folder: Path) -> RunView:
     """The view of a finished run."""
     path = folder / "result.json"
     try:
-        return RunView.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SelfsameError(f"{path}: {error.strerror or error}") from None
+        return RunView.from_dict(parse_json(read_text(path)))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise SelfsameError(f"{path}: damaged; delete it and resume the run") from None
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far the run of a recipe has come in its folder."""
-
-    there: bool = False
-    round: int = 0
-    differs: tuple[str, ...] = ()  # the keys in which the run that lies there is another one
-    view: RunView | None = None  # of a run that has ended, well or not
-
-    @property
-    def words(self) -> str:
-        """For a list of runs."""
-        if not self.there:
-            return "not begun"
-        if self.differs:
-            return f"another recipe lies there: {', '.join(self.differs)}"
-        if self.view is None:
-            return f"stopped at round {self.round:,}"
-        return "diverged" if self.view.diverged else "done"
-
-
-def standing(folder: Path, recipe: Recipe) -> Standing:
-    """What the folder holds of this recipe, read without the data."""
-    if not (folder / "recipe.toml").is_file():
-        return Standing()
-    stored, wanted = from_mapping(read_toml(folder / "recipe.toml")), resolve(recipe)
-    filled_in = set() if "features" in wanted.net.options else {"net.features"}  # the data set told the network
-    filled_in |= {"split.most"} if wanted.split.epsilon else set()  # the budget said how many rounds
-    differs = [key for key in differences(stored, wanted) if key not in filled_in]
-    saved = folder / "checkpoint" / "state.safetensors"
-    done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
-    shown = read_view(folder) if (folder / "result.json").is_file() else None
-    ended = shown is not None and (done >= stored.run.rounds or shown.diverged)
-    return Standing(True, done, tuple(differs), shown if ended else None)

@@ -116,7 +116,7 @@ BAD = {
     "wrong type, recipe": ((*TRAIN, "--set", "local.batch=many"), "local.batch: expected a whole number"),
     "wrong type, name": ((*TRAIN, "--set", "method.name=5"), "method.name: expected a text"),
     "out of range, method": ((*TRAIN, "--set", "alpha=1.5"), "alpha must lie in [0, 1]"),
-    "out of range, recipe": ((*TRAIN, "--set", "local.lr=-1"), "local.lr: expected a finite number"),
+    "out of range, recipe": ((*TRAIN, "--set", "local.lr=-1"), "local.lr: must be at least 0"),
     "not finite, recipe": ((*TRAIN, "--set", "local.lr=inf"), "local.lr: expected a finite number"),
     "out of range, nan": ((*TRAIN, "--set", "local.lr=nan"), "local.lr: expected a finite number"),
     "out of range, data": ((*TRAIN, "--set", "data.turns=9"), "turns must be 1 to 4"),
@@ -252,7 +252,7 @@ def test_ctrl_c_says_how_to_go_on(selfsame, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("selfsame.runs.run.carry_on", interrupt)
+    monkeypatch.setattr("selfsame.runs.loop.carry_on", interrupt)
     code, _, err = selfsame(*TRAIN, "--out", "mine")
     assert code == 130
     one_line(err)
@@ -375,7 +375,7 @@ def test_recipe_runs_its_variants_once(selfsame, monkeypatch):
     times = {p: p.stat().st_mtime_ns for p in kept}
     metrics = (folder / "01-fedhide" / "metrics.jsonl").read_text()
     with monkeypatch.context() as patch:
-        patch.setattr("selfsame.runs.run.carry_on", lambda *_: pytest.fail("trained again"))
+        patch.setattr("selfsame.runs.loop.carry_on", lambda *_: pytest.fail("trained again"))
         code, again, err = selfsame("recipe", "grid.toml", "--quiet")
     assert code == 0 and err == "" and again == out
     assert {p: p.stat().st_mtime_ns for p in kept} == times
@@ -458,7 +458,7 @@ def test_recipe_shows_a_divergence_and_does_not_train_it_again(selfsame, monkeyp
     assert code == 1 and err == ""
     assert "1, diverged" in out and "second: diverged: " in out
     assert json.loads(Path("x/results.json").read_text())["variants"][1]["diverged"] == [True]
-    monkeypatch.setattr("selfsame.runs.run.carry_on", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("selfsame.runs.loop.carry_on", lambda *_: pytest.fail("trained again"))
     assert selfsame("recipe", "grid.toml", "--quiet", "--rounds", "8", "--out", "x") == (1, out, "")
 
 
@@ -500,3 +500,24 @@ def test_data(selfsame):
     assert "1x8x8" in out
     row = next(line for line in out.splitlines() if "clients" in line)
     assert " 7 " in row
+    assert selfsame("data", "show", "digits", "--set", "turns=1") == (0, out, "")
+    assert selfsame("data", "--set", "turns=1", "digits") == (0, out, "")
+
+
+def test_data_check(selfsame):
+    code, out, err = selfsame("data", "check", "digits", "--set", "turns=1")
+    assert code == 0 and err == ""
+    assert "1x8x8" in out and "nothing is wrong" in out
+    Path("pictures/ann").mkdir(parents=True)
+    Path("pictures/ann/one.png").write_text("no picture")
+    code, out, err = selfsame("data", "check", "imagefolder", "pictures")
+    assert code == 2 and "wrong: imagefolder: 0 of 1 people can be clients" in out
+    assert err.strip() == "selfsame: imagefolder: cannot be trained on as it is"  # below the bar of the decoder
+    assert selfsame("data", "check", "imagefolder", "--path", "pictures")[:2] == (2, out)
+
+
+@pytest.mark.parametrize("name", ["train", "compare", "resume", "recipe", "methods", "wire", "data", "evaluate"])
+def test_summaries_are_whole_in_a_narrow_list(name, selfsame, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = selfsame("--help")[1].splitlines()
+    assert not next(line for line in lines if line.startswith(f"  {name} ")).endswith("...")

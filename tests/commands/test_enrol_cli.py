@@ -259,7 +259,7 @@ def runs(tmp_path_factory):
     """A short run of a method with a vector a client, and of one with a vector a class."""
     import torch
 
-    from selfsame.runs.run import train
+    from selfsame.runs.loop import train
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -121,7 +121,6 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("recipes")
 
 
-@settings(deadline=None)
 @given(recipe=RECIPE)
 @example(Recipe(title='a "quoted" \\ title\nwith\ttabs, \r returns, \x00\x1f\x7f\x85\u2028 and 漢字 🙂 = [x] # y'))
 @example(Recipe(method=NamedPart("m", {"a b": 1, "": 2, 'q"uote': [], "é": -0.0, "x.y": math.inf})))
@@ -256,7 +255,7 @@ def test_huge_numbers(number, where):
     assert refused({part: {key: number}}).startswith(f"{where}: ")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.one_of(
         st.binary(max_size=80), TEXT.map(str.encode), st.text("[]{}=.\"'\n#,ab10e+-: xu\\", max_size=40).map(str.encode)

@@ -42,7 +42,12 @@ def never(path):
 
 
 SHORT = {"dtype": np.uint8, "row_shape": (2, 2)}
-RAGGED = {"dtype": np.uint8, "row_shape": (), "ragged": True}
+RAGGED = {"dtype": np.uint8, "row_shape": ()}
+
+
+def rows(packed):
+    """The rows of unequal length."""
+    return [packed.flat[begin:end].tolist() for begin, end in zip(packed.offset[:-1], packed.offset[1:])]
 
 
 def folder_of(root):
@@ -51,17 +56,18 @@ def folder_of(root):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_rows_of_one_shape_come_back_without_decoding(tmp_path, workers):
+def test_rows_of_one_shape_come_back_without_decoding(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(cache, "_cores", lambda: workers)
     contents = {f"{n:03d}": [n % 250, n // 7, 3, 4] for n in range(200)} | {"077": [255, 1, 1, 1]}
     files = write(tmp_path, contents)
-    first = pack("a", files, fixed, root=tmp_path, workers=workers, **SHORT)
+    first = pack("a", files, fixed, root=tmp_path, **SHORT)
     again = pack("a", files, never, root=tmp_path, **SHORT)
     for packed in (first, again):
-        assert packed.flat.shape == (199, 2, 2) and len(packed) == 199 and not packed.ragged
+        assert packed.flat.shape == (199, 2, 2) and len(packed) == 199
         assert packed.bad == (("077", "begins with 255"),)
         assert packed.kept.tolist() == [n for n in range(200) if n != 77]
         for row, number in enumerate(packed.kept.tolist()):
-            assert packed.row(row).flatten().tolist() == contents[files[number]]
+            assert packed.flat[row].flatten().tolist() == contents[files[number]]
         assert packed.offset.tolist() == list(range(200)) and packed.notes == ()
     assert isinstance(again.flat, np.memmap)
 
@@ -74,7 +80,7 @@ def test_ragged_rows_come_back(tmp_path_factory, bodies):
     good = [list(body) for body in bodies if body[:1] != b"\xff"]
     for decode in (whole, never):
         packed = pack("r", files, decode, root=root, **RAGGED)
-        assert [packed.row(n).tolist() for n in range(len(packed))] == good
+        assert rows(packed) == good
         assert len(packed.bad) == len(bodies) - len(good)
         assert packed.flat.shape == (sum(map(len, good)),)
 
@@ -86,7 +92,7 @@ def test_other_files_other_cache(tmp_path):
     (tmp_path / "b").write_bytes(bytes([9, 9, 9, 9]))
     os.utime(tmp_path / "b", ns=(1, 1))
     packed = pack("n", files, fixed, root=tmp_path, **SHORT)
-    assert packed.row(1).flatten().tolist() == [9] * 4 and packed.notes == ()
+    assert packed.flat[1].flatten().tolist() == [9] * 4 and packed.notes == ()
     assert folder_of(tmp_path) != before  # and the old one is gone
     assert len(pack("n", files[:1], fixed, root=tmp_path, **SHORT)) == 1
     pack("n-other", files, fixed, root=tmp_path, **SHORT)
@@ -119,7 +125,7 @@ def test_a_damaged_cache_is_built_again_and_said(tmp_path, spoil):
     pack("n", files, whole, root=tmp_path, **RAGGED)
     spoil(folder_of(tmp_path))
     packed = pack("n", files, whole, root=tmp_path, **RAGGED)
-    assert [packed.row(n).tolist() for n in range(2)] == [[1, 2, 3], [4, 5, 6, 7]]
+    assert rows(packed) == [[1, 2, 3], [4, 5, 6, 7]]
     assert len(packed.notes) == 1 and "damaged cache" in packed.notes[0] and "built again" in packed.notes[0]
     assert pack("n", files, never, root=tmp_path, **RAGGED).notes == ()
 
@@ -131,7 +137,7 @@ def test_any_index_is_read_or_replaced(tmp_path, index):
     pack("n", files, fixed, root=tmp_path, **SHORT)
     raw = index if isinstance(index, bytes) else json.dumps({"version": 1, "bad": index, "rows": index}).encode()
     (folder_of(tmp_path) / "index.json").write_bytes(raw)
-    assert pack("n", files, fixed, root=tmp_path, **SHORT).row(0).tolist() == [[1, 2], [3, 4]]
+    assert pack("n", files, fixed, root=tmp_path, **SHORT).flat[0].tolist() == [[1, 2], [3, 4]]
 
 
 def test_a_failed_build_leaves_nothing(tmp_path):
@@ -161,7 +167,7 @@ def test_elsewhere_where_the_root_cannot_be_written(tmp_path, monkeypatch):
     (root / ".selfsame").write_text("a file in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     pack("n", files, fixed, root=root, **SHORT)
-    assert pack("n", files, never, root=root, **SHORT).row(0).tolist() == [[1, 2], [3, 4]]
+    assert pack("n", files, never, root=root, **SHORT).flat[0].tolist() == [[1, 2], [3, 4]]
     assert len(list((home / "selfsame").glob("data-*/n-*/data.bin"))) == 1
     pack("n", files, fixed, root=root, cache=str(tmp_path / "mine"), **SHORT)
     assert len(list((tmp_path / "mine").glob("data-*/n-*/data.bin"))) == 1
@@ -180,15 +186,13 @@ def test_a_cache_is_readable_by_others(tmp_path):
     assert stat.S_IMODE(folder_of(tmp_path).stat().st_mode) == 0o755
 
 
-def test_progress_is_reported_to_the_caller_or_to_whoever_watches(tmp_path):
+def test_progress_is_reported_to_whoever_watches(tmp_path):
     files = write(tmp_path, {f"{n:02d}": [n, 0, 0, 0] for n in range(70)})
-    heard, watched = [], []
-    with watching(lambda *args: watched.append(args)):
+    heard = []
+    with watching(lambda *args: heard.append(args)):
         pack("n", files, fixed, root=tmp_path, **SHORT)
-        pack("m", files, fixed, root=tmp_path, progress=lambda *args: heard.append(args), **SHORT)
-        pack("m", files, fixed, root=tmp_path, **SHORT)  # nothing is decoded
-    for name, calls in (("n", watched), ("m", heard)):
-        assert calls[0] == (name, 0, 70) and calls[-1] == (name, 70, 70) and len(calls) == 4
+        pack("n", files, fixed, root=tmp_path, **SHORT)  # nothing is decoded
+    assert heard[0] == ("n", 0, 70) and heard[-1] == ("n", 70, 70) and len(heard) == 4
 
 
 def test_all_bad_is_an_empty_set(tmp_path):
@@ -212,7 +216,7 @@ def test_what_another_process_leaves_before_the_last_step(tmp_path, monkeypatch,
         if theirs == "whole":
             pack("n", files, fixed, root=tmp_path, **SHORT)
         elif theirs == "a file":
-            form = cache._Form(np.dtype(np.uint8), (2, 2), False)
+            form = cache._Form(np.dtype(np.uint8), (2, 2))
             (work.parent / f"n-{cache._key(form, files, tmp_path)}").touch()
         else:
             pack("n", files, fixed, root=tmp_path, **SHORT)
@@ -232,7 +236,7 @@ def test_what_another_process_leaves_before_the_last_step(tmp_path, monkeypatch,
 def _builder(root, files, gate, results):
     gate.wait()
     for _ in range(3):
-        packed = pack("n", files, fixed, root=root, workers=1, **SHORT)
+        packed = pack("n", files, fixed, root=root, **SHORT)
         results.put(packed.flat.tobytes())
 
 

@@ -10,25 +10,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from selfsame.data.federation import Rows
-from selfsame.data.people import (
-    _even,
-    _unrank,
-    by_people,
-    choose_people,
-    draw_trials,
-    least_samples,
-    read_lines,
-    read_trials,
-    split_people,
-)
+from selfsame.data.formats.lists import read_lines
+from selfsame.data.people import SplitOptions, by_people, choose_people
+from selfsame.data.people import split_people as split_by
+from selfsame.data.trial_lists import Pair, _even, _unrank, draw_trials, read_trials
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def scrambled(counts, seed=0):
     person = np.repeat(np.arange(len(counts)), counts)
     return np.random.default_rng(seed).permutation(person)
+
+
+def split_people(name, person, names, *, unseen=None, barred=None, unseen_least=0, **options):
+    return split_by(
+        name, person, names, SplitOptions(**options), unseen=unseen, barred=barred, unseen_least=unseen_least
+    )
 
 
 def names(number):
@@ -117,9 +116,9 @@ def test_unused_samples_are_said():
 
 
 def test_the_least_number_covers_the_parts():
-    assert least_samples("toy", 0, 2, 3) == 6 and least_samples("toy", 20, 5, 5) == 30
-    assert least_samples("toy", 0, 2, 3, 10) == 10
-    assert choose_people("toy", np.array([1, 2, 3]), seed=0, least=2).seen.tolist() == [1, 2]
+    assert SplitOptions(validation=2, test=3).needed == 6 and SplitOptions(train=20, validation=5, test=5).needed == 30
+    assert SplitOptions(validation=2, test=3, least=10).needed == 10
+    assert choose_people("toy", np.array([1, 2, 3]), SplitOptions(), least=2).seen.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["tensor", "held", "mapped"])
@@ -127,11 +126,13 @@ def test_the_federation_holds_the_rows_of_the_split(kind):
     person = scrambled([6, 5, 4, 7])
     x = torch.arange(len(person), dtype=torch.uint8)[:, None].repeat(1, 3)
     split = split_people("toy", person, names(4), seed=3, held_out=1, validation=1, test=2)
-    rows = x if kind == "tensor" else Rows(x.numpy(), np.arange(len(person)))
     trials = draw_trials(split.unseen.label, 4, 0)
-    fed = by_people(
-        "toy", rows, split, names(4), hold=kind == "held", mean=(0.5,), std=(2.0,), trials=trials, notes=("a",)
-    )
+    take = {
+        "tensor": lambda row: x[torch.from_numpy(row)],
+        "held": lambda row: Rows(x.numpy(), row)[:],
+        "mapped": lambda row: Rows(x.numpy(), row),
+    }
+    fed = by_people("toy", (3,), split, names(4), take[kind], mean=(0.5,), std=(2.0,), trials=trials, notes=("a",))
     assert fed.source.on_host == (kind == "mapped") and isinstance(fed.test.x, Rows) == (kind == "mapped")
     assert fed.clients == fed.classes == 3 and fed.shape == (3,) and fed.notes == ("a",) and len(fed.trials) == 2
     assert fed.class_names == tuple(f"p{n}" for n in (*split.seen, *split.unseen_people))
@@ -182,16 +183,18 @@ def test_even_shares(room, wanted):
 
 
 def test_a_trial_list(tmp_path):
-    (tmp_path / "t.txt").write_bytes(b"\xef\xbb\xbf1 a/x b/y\r\n\n0 c d\n")
-    assert read_trials(tmp_path / "t.txt") == ((True, "a/x", "b/y"), (False, "c", "d"))
+    (tmp_path / "t.txt").write_bytes(b"\xef\xbb\xbf1 a/x a/y\r\n\n0 c d\n")
+    assert read_trials(tmp_path / "t.txt") == [Pair(True, 0, "a/x", "a/y"), Pair(False, 0, "c", "d")]
 
 
 @pytest.mark.parametrize(
     "body, line",
     [
         (b"", "empty"),
-        (b"1 a b\n2 a b\n", "line 2: expected 0 or 1 and two files"),
+        (b"0 a b\n2 a b\n", "line 2: expected 0 or 1 and two files"),
         (b"1 a\n", "line 1: expected"),
+        (b"0 a/x b/x\n1 a/x b/x\n", "trial 2 says 1, but a/x and b/x are of two people"),
+        (b"0 a/x a/y\n", "trial 1 says 0, but a/x and a/y are of one person"),
         (b"1 \xff b\n", "byte 2 is not UTF-8"),
     ],
 )
@@ -212,6 +215,6 @@ def test_an_absent_list_gets_one_line(tmp_path):
 def test_random_bytes_as_a_trial_list(tmp_path, body):
     (tmp_path / "t.txt").write_bytes(body)
     try:
-        assert all(isinstance(same, bool) for same, _, _ in read_trials(tmp_path / "t.txt"))
+        assert all(isinstance(pair, Pair) for pair in read_trials(tmp_path / "t.txt"))
     except SelfsameError as error:
         assert "\n" not in str(error)

@@ -13,7 +13,8 @@ from PIL import Image
 from trees import people_tree, picture, put, rows_of
 
 from selfsame.data import Held, Mapped, Rows, load
-from selfsame.data.photos import decode_image, shown
+from selfsame.data.formats.pictures import decode_image
+from selfsame.data.listing import shown
 from selfsame.errors import SelfsameError
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -93,7 +94,7 @@ def test_a_broken_image_gets_one_line(tmp_path, raw, line):
 
 
 def test_too_many_pixels(tmp_path, monkeypatch):
-    monkeypatch.setattr("selfsame.data.photos._MOST_PIXELS", 100)
+    monkeypatch.setattr("selfsame.data.formats.pictures._MOST_PIXELS", 100)
     put(tmp_path / "a.png", 1)
     with pytest.raises(SelfsameError, match="12x10 pixels are too many"):
         decode_image(tmp_path / "a.png", 8, False)
@@ -181,11 +182,9 @@ def test_a_list_of_pairs_names_the_unseen(tmp_path):
     ]
     assert pairs == [("p01/000.png", "p01/002.png"), ("p01/000.png", "p04/001.png")]
     assert fed.unseen.y.tolist() == [3, 3, 4]
-    assert "trial p01/000.png p01/009.png: no such image, or it cannot be read" in fed.left_out
+    assert "trial p01/000.png p01/009.png: absent or unreadable" in fed.left_out
     (tmp_path / "pairs.txt").write_text("1 p01/000.png p02/002.png\n")
-    with pytest.raises(
-        SelfsameError, match=r"trial 1 says 1, but p01/000.png and p02/002.png are in different folders"
-    ):
+    with pytest.raises(SelfsameError, match=r"trial 1 says 1, but p01/000.png and p02/002.png are of two people"):
         load("imagefolder", tmp_path, size=8, pairs="pairs.txt")
     with pytest.raises(SelfsameError, match=r"none.txt: cannot be read"):
         load("imagefolder", tmp_path, pairs="none.txt")
@@ -424,7 +423,7 @@ def test_vggface2(tmp_path):
     sizes = {name: (entry / "data.bin").stat().st_size // 192 for name, entry in packed.items()}
     assert sizes == {"vggface2-8-colour": 38, "vggface2-8-colour-2-1-0": 16}  # only those who were chosen
     assert any("p02 (2)" in note for note in few.notes) and "p02: 2 samples, a client needs 3" in few.left_out
-    with pytest.raises(SelfsameError, match=r"held_out must be 0 \(all\) to 3 people of test/"):
+    with pytest.raises(SelfsameError, match=r"held_out must be 0 to 3 people of test/ \(0 for all\)"):
         load("vggface2", tmp_path, size=8, held_out=4)
 
 

@@ -11,7 +11,7 @@ from selfsame.device.card import Card
 from selfsame.device.embedder import OnnxEmbedder, open_model
 from selfsame.device.model_file import INPUT, OUTPUT, read_card, sealed
 from selfsame.errors import SelfsameError
-from selfsame.runs.run import train
+from selfsame.runs.loop import train
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -29,7 +29,8 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.fdml import KINDS, Fdml
 from selfsame.privacy.accountant import Exchange, composed_epsilon
 from selfsame.privacy.mechanisms import Gaussian
-from selfsame.runs.run import carry_on, start
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import start
 from selfsame.runs.summary import view
 
 ADAM = {"optimiser": "adam", "lr": 1e-3, "beta2": 0.999, "epsilon": 1e-8}

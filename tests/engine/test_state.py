@@ -12,7 +12,8 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.state import begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, World
-from selfsame.runs.run import carry_on, start
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import start
 
 LATE = {"late": 0.5, "join_round": 2}
 

@@ -19,7 +19,7 @@ from selfsame.export.graph import OPSET, before_logarithms, calibration, differe
 from selfsame.export.trained import describe, shortest
 from selfsame.methods import make
 from selfsame.nets import build, fastresnet
-from selfsame.runs.run import train
+from selfsame.runs.loop import train
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")

@@ -9,8 +9,10 @@ from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
 from selfsame.data import Samples, Trials
-from selfsame.measure import looks as module
-from selfsame.measure.looks import alikeness, class_templates, evaluate, pair_scores, trial_scores
+from selfsame.errors import SelfsameError
+from selfsame.measure import looks
+from selfsame.measure import trials as module
+from selfsame.measure.looks import alikeness, class_templates, evaluate, one_class_auroc, pair_curve
 from selfsame.methods import World, make
 
 ANGLE, DISTANCE = make("fedhide", {}), make("fedmetric", {})
@@ -116,17 +118,29 @@ def test_nobody_to_test_on():
 
 def test_all_pairs_once():
     unseen, _ = samples(3, 4)
-    genuine, impostor = pair_scores(ANGLE, embed, unseen)
-    assert len(genuine) == 3 * 6 and len(impostor) == 3 * 16
+    curve = pair_curve(ANGLE, embed, unseen)
+    assert (curve.genuine[-1], curve.impostor[-1]) == (3 * 6, 3 * 16)
 
 
 def test_an_even_selection_of_many(monkeypatch):
-    monkeypatch.setattr(module, "MOST_PAIRS", 5)
+    monkeypatch.setattr(looks, "MOST_PAIRED", 5)
     unseen, _ = samples(3, 4)  # 12 samples: every third
-    genuine, impostor = pair_scores(ANGLE, embed, unseen)
+    curve = pair_curve(ANGLE, embed, unseen)
     kept = embed(unseen.x[::3])
-    expected = sorted(score(ANGLE, kept[i], kept[j]) for i in range(4) for j in range(i))
-    assert sorted([*genuine, *impostor]) == pytest.approx(expected, abs=1e-12)
+    expected = sorted((score(ANGLE, kept[i], kept[j]) for i in range(4) for j in range(i)), reverse=True)
+    assert curve.threshold[1:].tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_one_class_auroc_is_the_mean_over_classes():
+    rng = np.random.default_rng(2)
+    score_SC, label_S = rng.normal(size=(60, 4)), rng.integers(0, 4, 60)
+    expected = np.mean([roc_auc_score(label_S == c, score_SC[:, c]) for c in range(4)])
+    label = torch.from_numpy(label_S)
+    assert one_class_auroc(torch.from_numpy(score_SC), label) == pytest.approx(expected)
+    more = np.append(score_SC, rng.normal(size=(60, 1)), 1)  # a class without samples
+    assert one_class_auroc(torch.from_numpy(more), label) == pytest.approx(expected)
+    with pytest.raises(SelfsameError, match="no class"):
+        one_class_auroc(torch.from_numpy(score_SC), label + 9)
 
 
 def test_templates_of_classes():
@@ -158,7 +172,7 @@ def test_alikeness():
 
 
 def test_alikeness_of_an_even_selection(monkeypatch):
-    monkeypatch.setattr(module, "MOST_PAIRS", 7)
+    monkeypatch.setattr(looks, "MOST_PAIRED", 7)
     monkeypatch.setattr(module, "_CHUNK", 4)
     test, centre_CD = samples(4, 5)
     found = evaluate(ANGLE, embed, embed(centre_CD), test, test)  # 20 samples, at most 7, in pieces of 4
@@ -174,9 +188,9 @@ def test_a_trial_list_decides_which_pairs_are_scored(method, monkeypatch):
     trials = Trials(a, b, unseen.y[a] == unseen.y[b], torch.zeros(11, dtype=torch.int64))
     emb = embed(unseen.x)
     each = [score(method, emb[i], emb[j]) for i, j in zip(a.tolist(), b.tolist())]
-    genuine, impostor = trial_scores(method, embed, unseen, trials)
-    assert np.allclose(genuine, [s for s, same in zip(each, trials.same.tolist()) if same], atol=1e-9)
-    assert np.allclose(impostor, [s for s, same in zip(each, trials.same.tolist()) if not same], atol=1e-9)
+    curve = pair_curve(method, embed, unseen, trials)
+    assert curve.threshold[1:] == pytest.approx(sorted(set(each), reverse=True), abs=1e-9)
+    assert (curve.genuine[-1], curve.impostor[-1]) == (int(trials.same.sum()), int((~trials.same).sum()))
     test, centre_CD = samples(3, 4)
     found = evaluate(method, embed, embed(centre_CD), test, unseen, trials=trials)
     assert found.figures["auroc"] == pytest.approx(roc_auc_score(trials.same.numpy(), each))

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from selfsame.measure.protocols import Scored
+from selfsame.measure.trials import Scored
 from selfsame.measure.users import per_user
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.booleans())
 def test_users_by_loops(seed, trials, pairs):
     rng = np.random.default_rng(seed)

@@ -412,7 +412,7 @@ def test_what_is_declared_is_what_is_sent(which) -> None:
     sent = method.send(state.server, who)
     method.wire.check_down(sent)
     assert set(sent) == DOWN[which] == {row[0] for row in method.wire.rows() if row[1] == "down"} - {"network"}
-    assert all(sight == "everyone" for _, way, sight, _ in wire_rows(method.wire) if way == "down")
+    assert all(sight == "public" for _, way, sight, _ in wire_rows(method.wire) if way == "down")
     assert method.wire.up.keys() == {"proxy"} and method.wire.own.keys() == {"prototype"}
 
 

@@ -16,9 +16,9 @@ from selfsame.report.table import (
     beside_cells,
     beside_markdown,
     beside_plain,
+    beside_remarks,
     beside_table,
     figures_of,
-    remarks,
 )
 from selfsame.report.view import RunView
 
@@ -31,7 +31,7 @@ def ended(right, leak=0.1, **changes):
 
 
 def diverged():
-    return ended(0.99, warnings=["diverged: loss stopped being finite"])
+    return ended(0.99, warnings=[{"kind": "diverged", "words": "diverged: loss stopped being finite"}])
 
 
 def row(*views, title="FedHide", paper=PAPER, rounds=100, own_rounds=100):
@@ -72,10 +72,13 @@ def test_failures_are_shown_and_not_averaged():
     assert found.measured("p@1") == (pytest.approx(60), None)
     assert found.runs == "2 of 3, 1 diverged"
     assert row(diverged()).runs == "1, diverged"
-    assert row(ended(0.6, warnings=["collapsed: all in one point"]), ended(0.5)).runs == "2, 1 collapsed"
-    assert "FedHide, seed 1: diverged: loss stopped being finite" in remarks([found])
+    assert (
+        row(ended(0.6, warnings=[{"kind": "collapsed", "words": "collapsed: all in one point"}]), ended(0.5)).runs
+        == "2, 1 collapsed"
+    )
+    assert "FedHide, seed 1: diverged: loss stopped being finite" in beside_remarks([found])
     assert "1 diverged" in printed([found]) and "1 diverged" in beside_markdown([found], "x")
-    assert "FedHide: diverged: loss stopped being finite" in remarks([row(diverged())])
+    assert "FedHide: diverged: loss stopped being finite" in beside_remarks([row(diverged())])
 
 
 def test_other_rounds_are_said():
@@ -90,13 +93,15 @@ def test_other_rounds_are_said():
         "5 (recipe: 100, paper: not said)",
         "5 (paper: 100)",
     ]
-    assert not any("rounds differ" in remark for remark in remarks([same, silent]))
-    assert any("In 2 of 3 trained variants the rounds differ" in remark for remark in remarks([same, short, cut]))
-    assert not any("rounds differ" in remark for remark in remarks([row(None, rounds=5)]))
+    assert not any("rounds differ" in remark for remark in beside_remarks([same, silent]))
+    assert any(
+        "In 2 of 3 trained variants the rounds differ" in remark for remark in beside_remarks([same, short, cut])
+    )
+    assert not any("rounds differ" in remark for remark in beside_remarks([row(None, rounds=5)]))
 
 
 def test_remarks_say_what_was_set_what_is_missing_and_where_it_ran():
-    said = remarks([row(ended(0.5)), row(None, title="later")], ["local.lr=1", "--rounds 5"])
+    said = beside_remarks([row(ended(0.5)), row(None, title="later")], ["local.lr=1", "--rounds 5"])
     assert said == [
         "Set on the command line: local.lr=1, --rounds 5.",
         "Not run yet: later.",

@@ -13,16 +13,16 @@ from selfsame.cli import app
 from selfsame.errors import SelfsameError
 from selfsame.report.evaluation import FORMAT
 from selfsame.report.evaluations import (
-    drawn,
-    markdown,
+    drawn_roc,
+    eer_sheet,
+    evaluations_page,
+    lines_of,
     named,
-    protocol_figure,
-    protocols,
+    protocol_names,
     read_evaluation,
-    render,
-    roc_figure,
-    rows,
 )
+from selfsame.report.figures import protocol_roc, roc_sheet
+from selfsame.report.html import training_page
 
 
 def protocol(name, eer, low=None, high=None, refused=False):
@@ -56,13 +56,17 @@ def put(folder, results):
 
 
 def test_every_run_and_protocol_has_its_cell(three):
-    assert protocols(three) == ["test samples", "unseen pairs", "trial list"]
-    assert rows(three) == [
+    assert protocol_names(three) == ["test samples", "unseen pairs", "trial list"]
+    assert eer_sheet(three).rows == [
         ["FedAwS", "2.04 [1.00, 3.00]", "20.00", "–"],
         ["FedUV(127) <b>", "5.00", "–", "–"],
         ["FedAwS", "–", "–", "10.00"],
     ]
-    assert markdown(three).splitlines()[2] == "| FedAwS | 2.04 [1.00, 3.00] | 20.00 | – |"
+    lines = eer_sheet(three).markdown().splitlines()
+    assert lines[:2] == ["| EER % | test samples | unseen pairs | trial list |", "|---|---:|---:|---:|"]
+    assert lines[2] == "| FedAwS | 2.04 [1.00, 3.00] | 20.00 | – |"
+    three[0]["title"] = "a|b\n<img>*c*"
+    assert eer_sheet(three).markdown().splitlines()[2].startswith("| a\\|b &lt;img&gt;\\*c\\* | 2.04")
 
 
 def test_equal_titles_are_told_apart(tmp_path, three):
@@ -72,32 +76,37 @@ def test_equal_titles_are_told_apart(tmp_path, three):
 
 
 def test_the_curves_are_those_of_the_runs(three):
-    lines = [line.get_xydata() for line in protocol_figure(three, "test samples").axes[0].lines]
+    lines = [line.get_xydata() for line in protocol_roc(lines_of(three, "test samples")).axes[0].lines]
     assert len(lines) == 3  # chance and two runs
     assert [2.04, 97.96] in lines[1].round(9).tolist() and [5, 95] in lines[2].round(9).tolist()
-    panels = [ax for ax in roc_figure(three, protocols(three)).axes if ax.get_visible()]
+    lines = {name: lines_of(three, name) for name in protocol_names(three)}
+    panels = [ax for ax in roc_sheet(lines, ["a", "b", "c"]).axes if ax.get_visible()]
     assert [ax.get_title("left") for ax in panels] == ["test samples", "unseen pairs", "trial list"]
-    assert len([ax for ax in roc_figure(three, ["trial list"] * 4).axes if ax.get_visible()]) == 4
+    more = roc_sheet({**lines, "another": lines["trial list"]}, ["a", "b", "c"])
+    assert len([ax for ax in more.axes if ax.get_visible()]) == 4
 
 
 def test_the_page_holds_everything_and_escapes_titles(three):
-    page = render(three)
+    page = evaluations_page(three)
     assert "FedUV(127) &lt;b&gt;" in page and "<b>" not in page.partition("<body>")[2].replace("&lt;b&gt;", "")
+    assert page == evaluations_page(three) and training_page([], "T").partition("<title>")[0] in page
     assert page.count("<figure>") == 3 and "TPR at 10 %" in page and "TPR at 1 %" in page and "too few" in page
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_figures_as_files(tmp_path, three, kind):
     file = tmp_path / f"roc.{kind}"
-    first = drawn(three, file, ["trial list"])
-    assert drawn(three, file, ["trial list"]) == first  # no date in it
-    assert len(drawn(three, file, [])) > len(first)
+    first = drawn_roc(three, file, ["trial list"])
+    assert drawn_roc(three, file, ["trial list"]) == first  # no date in it
+    assert len(drawn_roc(three, file, [])) > len(first)
     if kind == "svg":
         assert ET.fromstring(first).tag.endswith("svg")
     with pytest.raises(SelfsameError, match="no protocol 'pairs'; there are: test samples"):
-        drawn(three, file, ["pairs"])
+        drawn_roc(three, file, ["pairs"])
     with pytest.raises(SelfsameError, match=r"a figure is \.svg, \.png or \.pdf"):
-        drawn(three, tmp_path / "roc.txt", [])
+        drawn_roc(three, tmp_path / "roc.txt", [])
+    with pytest.raises(SelfsameError, match="no protocol to draw"):
+        drawn_roc([evaluation("empty")], file, [])
 
 
 def test_the_command(tmp_path, three):
@@ -107,7 +116,7 @@ def test_the_command(tmp_path, three):
     assert done.exit_code == 0 and "2.04 [1.00, 3.00]" in done.output
     assert out.read_text().startswith("<!doctype html>") and figure.read_text().startswith("<?xml")
     done = CliRunner().invoke(app, ["evaluations", str(places[1]), "--out", str(out), "--markdown"])
-    assert "| FedUV(127) <b> | 5.00 |" in done.output
+    assert "| FedUV(127) &lt;b&gt; | 5.00 |" in done.output
 
 
 def test_a_run_that_was_not_evaluated_says_what_to_do(tmp_path):
@@ -152,4 +161,4 @@ def test_damaged_files_are_read_or_get_one_line(tmp_path_factory, cut, changes):
     except SelfsameError as error:
         assert "\n" not in str(error)
     else:
-        assert rows([result]) and render([result])
+        assert eer_sheet([result]).rows and evaluations_page([result])

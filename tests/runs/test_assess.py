@@ -9,16 +9,17 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-import selfsame.runs.assess as module
-from selfsame.config.recipe import from_mapping, merged
-from selfsame.runs.assess import assess
 from selfsame.commands.evaluate import evaluate
+from selfsame.config.presets import preset
+from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
-from selfsame.config.presets import preset
-from selfsame.report.evaluation import FEW, WIDE, protocol_tables, remarks, render, user_table
-from selfsame.runs.run import Run, carry_on, open_run, start
-from selfsame.measure.scores import auroc, eer
+from selfsame.measure import protocols as module
+from selfsame.measure.curves import auroc, eer
+from selfsame.report.evaluation import FEW, WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
+from selfsame.runs.assess import assess
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import Run, open_run, start
 
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]
 
@@ -138,9 +139,9 @@ def test_rates_that_the_trials_cannot_support_are_refused(result):
         assert ("refused" in figure) == (float(at) * test["impostor"] < 10)
     assert "value" in test["tpr_at_fpr"]["0.1"]
     assert "needs 100,000 impostor trials, there are" in test["tpr_at_fpr"]["0.0001"]["refused"]
-    assert any("test samples: TPR at FPR 0.01 % needs 100,000" in line for line in remarks(result))
+    assert any("test samples: TPR at FPR 0.01 % needs 100,000" in line for line in evaluation_remarks(result))
     assert test["min_dcf"].keys() == {"0.01", "0.05"}
-    assert any(line.startswith("test samples: P@1 ") and "P@5" in line for line in remarks(result))
+    assert any(line.startswith("test samples: P@1 ") and "P@5" in line for line in evaluation_remarks(result))
 
 
 def test_nothing_in_the_folder_changes(run):
@@ -179,7 +180,7 @@ def test_trial_lists_folds_fdml_and_intervals(people, known):
     assert rank["low"] <= rank["value"] <= rank["high"]
     assert {user["name"] for user in protocols["test samples"]["users"]["each"]} == {f"P{i}" for i in range(30)}
     assert protocols["unseen pairs"]["users"]["each"][0]["name"].startswith("person 1")
-    page, lines = render(found), remarks(found)
+    page, lines = evaluation_page(found), evaluation_remarks(found)
     assert "over 4 folds" in page and any(line.startswith("FDML accuracy: ") and "%" in line for line in lines)
 
 
@@ -233,7 +234,7 @@ def test_data_without_test_or_unseen_samples(people, known):
     found = assess(Run(replace(known.problem, federation=nobody), known.state), bootstrap=0)
     assert [p["name"] for p in found["protocols"]] == NAMES[:2]
     assert "21 unseen people with 40 samples are needed, there are 0 among 0" in found["fdml"]["refused"]
-    assert "What to know" in render(found)
+    assert "What to know" in evaluation_page(found)
 
 
 def test_several_true_labels(people, known):
@@ -285,9 +286,9 @@ def test_names_from_data_are_escaped(result):
     hostile["title"] = "<script>alert(1)</script>"
     for user in hostile["protocols"][1]["users"]["each"]:
         user["name"] = "[bold]<img src=x>"
-    page = render(hostile)
+    page = evaluation_page(hostile)
     assert "<script" not in page and "<img" not in page and "&lt;img src=x&gt;" in page
-    assert protocol_tables(hostile, 200) and user_table(hostile)
+    assert protocol_tables(hostile, 200) and user_sheet(hostile).terminal()
 
 
 def test_a_narrow_terminal_gets_two_tables(result):

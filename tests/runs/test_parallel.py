@@ -4,8 +4,9 @@ import pytest
 
 from selfsame.config.recipe import from_mapping
 from selfsame.errors import SelfsameError
+from selfsame.runs.loop import carry_on
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import carry_on, start
+from selfsame.runs.run import start
 from selfsame.runs.summary import read_view
 
 

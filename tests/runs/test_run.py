@@ -12,14 +12,16 @@ import pytest
 import torch
 
 import selfsame
+from selfsame.config.presets import preset
 from selfsame.config.recipe import from_mapping, merged, read_toml
-from selfsame.runs.run import _marks
 from selfsame.data import Samples, load
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
-from selfsame.config.presets import preset
-from selfsame.runs.run import Run, carry_on, load_run, start, train, vacant
+from selfsame.report.words import finding_words
+from selfsame.runs.hooks import marks
+from selfsame.runs.loop import carry_on, train
+from selfsame.runs.run import Run, load_run, start, vacant
 
 ROUNDS = 12
 
@@ -294,8 +296,10 @@ def test_divergence_is_said_and_the_last_checkpoint_is_sound(method, digits, tmp
     recipe = a_recipe(method, local=LEAP, run={"rounds": 20, "eval_every": 20, "checkpoint_every": 1})
     run = carry_on(start(recipe, tmp_path / "run", digits))
     assert not run.done
-    assert len(run.warnings) == 1 and run.warnings[0].startswith("diverged")
-    assert "Lower local.lr (now 0.05)" in run.warnings[0] and "server.lr" in run.warnings[0]
+    (found,) = run.warnings
+    assert found.kind == "diverged" and 7 <= found.values["round"] <= 20
+    words = finding_words(found.plain())
+    assert words.startswith("diverged") and "Lower local.lr (now 0.05)" in words and "server.lr" in words
     assert not (tmp_path / "run" / "model.safetensors").exists()
     again = load_run(tmp_path / "run", digits)  # refuses what is not finite
     assert 7 <= again.state.round < 20
@@ -308,15 +312,17 @@ def test_divergence_in_the_last_block_is_not_a_finished_run(digits, tmp_path):
     recipe = a_recipe("fedhide", local={"lr": 1e6}, run={"rounds": 10, "eval_every": 10, "checkpoint_every": 10})
     run = carry_on(start(recipe, tmp_path / "run", digits))
     assert run.state.round == 10 and not run.done
-    assert run.warnings[0].startswith("diverged") and run.history == []
+    assert [found.kind for found in run.warnings] == ["diverged"] and run.history == []
     assert not (tmp_path / "run" / "model.safetensors").exists()
     assert not (tmp_path / "run" / "checkpoint").exists()
 
 
 def test_collapse_is_said(digits):
     bad = carry_on(start(a_recipe("positive-only", run={"rounds": 60, "eval_every": 60}), None, digits))
-    assert len(bad.warnings) == 1 and bad.warnings[0].startswith("collapsed")
-    assert "fedaws" in bad.warnings[0]
+    (found,) = bad.warnings
+    assert found.kind == "collapsed" and found.values["classes"] == 7 and found.values["p@1"] == bad.final["p@1"]
+    words = finding_words(found.plain())
+    assert words.startswith("collapsed") and "fedaws" in words
     assert bad.final["p@1"] == pytest.approx(1 / 7, abs=0.06)
     good = carry_on(start(a_recipe("fedaws", run={"rounds": 60, "eval_every": 60}), None, digits))
     assert good.warnings == []
@@ -398,6 +404,6 @@ def test_evaluations_are_fewer_where_they_would_cost_more_than_training(rounds, 
             "local": {"batch": 16},
         }
     )
-    every, keep = _marks(prepare(recipe, data))
+    every, keep = marks(prepare(recipe, data))
     assert -(-rounds // every) == looks
     assert keep == rounds // 10

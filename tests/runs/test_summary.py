@@ -1,4 +1,4 @@
-"""The view of a run survives its journey to disk, and says who sees what in words."""
+"""The view of a run survives its journey to disk, and says who sees what."""
 
 import json
 import tomllib
@@ -6,13 +6,13 @@ import tomllib
 import pytest
 import torch
 
-from selfsame.config.recipe import from_mapping, merged, to_mapping, to_toml
+from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import load
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS
-from selfsame.runs.run import carry_on, start
-from selfsame.runs.summary import keep_view, left_the_device, read_view, standing, view, wire_rows
-from selfsame.methods.wire import Sight
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import start
+from selfsame.runs.summary import keep_view, read_view, view, wire_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,24 +69,24 @@ def test_a_diverged_run_has_a_view_without_a_picture(digits, tmp_path):
     run = a_run(digits, rounds=6, lr=1e25)
     shown = view(run)
     assert shown.picture is None and shown.final == {} and shown.history == []
-    assert shown.warnings[0].startswith("diverged")
+    assert shown.diverged and shown.warnings[0]["kind"] == "diverged"
     keep_view(shown, tmp_path)
     assert read_view(tmp_path).warnings == shown.warnings
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_is_the_devices_own_is_seen_by_nobody(name):
-    rows = {(field, way): who for field, way, who, _ in wire_rows(METHODS[name].wire)}
+    rows = {(field, way): sight for field, way, sight, _ in wire_rows(METHODS[name].wire)}
     assert rows
     for field, way, sight, _ in METHODS[name].wire.rows():
-        assert rows[field, way].startswith("nobody") == (sight is Sight.DEVICE)
+        assert rows[field, way] == {0: "device", 1: "enclave", 2: "server", 3: "public"}[sight]
     for field in METHODS[name].wire.own:
-        assert any(name == field and who.startswith("nobody") for (name, _), who in rows.items())
+        assert rows[field, "stays"] == "device"
 
 
 def test_what_left(digits):
-    assert "proxy -> everyone" in left_the_device(a_run(digits))
-    assert all("codeword" not in what for what in left_the_device(a_run(digits, "feduv")))
+    assert ("proxy", "public") in view(a_run(digits)).left
+    assert all(field != "codeword" for field, _ in view(a_run(digits, "feduv")).left)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"title": "x"}', '{"nosuch": 1}'])
@@ -105,44 +105,3 @@ def test_the_kept_view_is_plain_json(digits, tmp_path):
     """No NaN, which other readers of JSON refuse."""
     keep_view(view(a_run(digits)), tmp_path)
     json.loads((tmp_path / "result.json").read_text(), parse_constant=lambda word: pytest.fail(word))
-
-
-def small(**tables):
-    given = {
-        "method": {"name": "fixed"},
-        "data": {"name": "digits", "turns": 1},
-        "run": {"rounds": 4, "eval_every": 2, "device": "cpu"},
-        "local": {"batch": 4, "lr": 0.05},
-    }
-    return from_mapping(merged(given, tables))
-
-
-def test_standing(digits, tmp_path):
-    folder = tmp_path / "run"
-    assert standing(folder, small()).words == "not begun"
-    run = start(small(), folder, digits)
-    assert standing(folder, small()).words == "stopped at round 0"
-    carry_on(run)
-    assert standing(folder, small()).words == "stopped at round 4"  # trained, but not yet summed up
-    keep_view(view(run), folder)
-    now = standing(folder, small(title="another title", data={"path": "elsewhere"}))
-    assert now.words == "done" and now.view is not None and now.differs == ()
-    other = standing(folder, small(run={"rounds": 9}))
-    assert other.differs == ("run.rounds",) and other.words == "another recipe lies there: run.rounds"
-
-
-def test_standing_of_a_diverged_run(digits, tmp_path):
-    plan = small(local={"lr": 1e25}, run={"rounds": 8})
-    run = carry_on(start(plan, tmp_path / "run", digits))
-    assert standing(tmp_path / "run", plan).words.startswith("stopped at round")
-    keep_view(view(run), tmp_path / "run")
-    assert standing(tmp_path / "run", plan).words == "diverged"
-
-
-def test_standing_passes_over_what_the_data_told_the_network(tmp_path):
-    plan = from_mapping({"data": {"name": "xc", "path": "x"}, "method": {"name": "fedaws"}})
-    filled = merged(to_mapping(plan), {"net": {"name": "embedding-bag", "width": 512, "features": 499}})
-    (tmp_path / "recipe.toml").write_text(to_toml(from_mapping(filled)))
-    assert standing(tmp_path, plan).differs == ()
-    asked = from_mapping(merged(to_mapping(plan), {"net": {"features": 500}}))
-    assert standing(tmp_path, asked).differs == ("net.features",)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -79,19 +80,40 @@ def read_images(file: Path) -> NDArray[np.uint8]:
     return images
 
 
-def find_idx(places: Iterable[Path], name: str) -> Path | None:
-    """The first of the places that has the file, plain or gzipped."""
-    return next((f for place in places for f in (place / name, place / f"{name}.gz") if f.is_file()), None)
+@dataclass(frozen=True)
+class IdxFolder:
+    """Where the files of a set may lie: the first of the inner folders of `path` that has one, plain or gzipped."""
+
+    path: Path
+    inner: Sequence[str]
+
+    def find(self, name: str) -> Path | None:
+        places = (self.path / folder for folder in self.inner)
+        return next((f for place in places for f in (place / name, place / f"{name}.gz") if f.is_file()), None)
+
+    def read_part(self, stem: str, wants: str, classes: int, first: int = 0) -> Samples:
+        """The labelled images of STEM-images-idx3-ubyte and STEM-labels-idx1-ubyte."""
+        files = []
+        for name in part_files(stem):
+            file = self.find(name)
+            if file is None:
+                raise SelfsameError(f"{self.path}: {name} not found; wanted: {wants}")
+            files.append(file)
+        return read_labelled(files[0], files[1], classes, first)
+
+    def faults(self, names: Iterable[str]) -> Iterator[str]:
+        """A line for each of the files that is there and cannot be read."""
+        for file in map(self.find, names):
+            try:
+                if file is not None:
+                    read_idx(file)
+            except SelfsameError as error:
+                yield str(error)
 
 
-def faults(files: Iterable[Path | None]) -> Iterator[str]:
-    """A line for each of the files that cannot be read."""
-    for file in files:
-        try:
-            if file is not None:
-                read_idx(file)
-        except SelfsameError as error:
-            yield str(error)
+def part_files(stem: str) -> tuple[str, str]:
+    """The names of the files of images and of labels."""
+    return f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte"
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

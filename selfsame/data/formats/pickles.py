@@ -111,13 +111,14 @@ def read_pickle(path: Path) -> dict[str, Any]:
         found = _Reader(io.BytesIO(raw), encoding="bytes").load()
         if not isinstance(found, dict):
             raise ValueError(f"it holds a {type(found).__name__}, not a dict")
-        return {_text(key): value.bytes() if isinstance(value, _Array) else value for key, value in found.items()}
+        return {as_text(key): value.bytes() if isinstance(value, _Array) else value for key, value in found.items()}
     except Exception as error:  # a damaged pickle makes the reader raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SelfsameError(f"{path}: not a pickled batch of images: {reason[:200]}") from error
 
 
-def _text(key: Any) -> str:
+def as_text(key: Any) -> str:
+    """Bytes, as Python 2 wrote its texts, as text."""
     return key.decode("utf-8") if isinstance(key, bytes) else str(key)
 
 

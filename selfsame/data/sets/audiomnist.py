@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.photos import shown, subfolders
-from selfsame.data.speech import Recordings, Wanted, load_speech
+from selfsame.data.listing import subfolders
+from selfsame.data.speech import SpeechOptions, list_recordings, load_speech
 from selfsame.errors import SelfsameError
 
 _PLACES = ("data", "audiomnist/data", "AudioMNIST/data", ".")
@@ -19,22 +20,7 @@ WANTS = (
 )
 
 
-def load_audiomnist(
-    path: Path,
-    *,
-    rate: int = 8000,
-    seconds: float = 1.0,
-    people: int = 0,
-    held_out: int = 12,
-    train: int = 0,
-    validation: int = 10,
-    test: int = 20,
-    unseen_samples: int = 0,
-    trials: int = 20_000,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_audiomnist(path: Path, options: SpeechOptions) -> Federation:
     """One client a speaker, `held_out` of them unseen.
 
     A take lasts 0.3 to 1 second; one that is shorter than `seconds` is repeated. The publisher's rate is 48000.
@@ -45,37 +31,18 @@ def load_audiomnist(
             break
     else:
         raise SelfsameError(f"{path}: no folders of speakers found; wanted: {WANTS}")
-    found = _named_after_their_folder(Recordings.of(root, folders, folders))
-    wanted = Wanted(
-        rate=rate,
-        seconds=seconds,
-        test_seconds=seconds,
-        test_crops=1,
-        people=people,
-        held_out=held_out,
-        train=train,
-        validation=validation,
-        test=test,
-        unseen_samples=unseen_samples,
-        trials=trials,
-        seed=seed,
-        hold_gib=hold_gib,
-        cache=cache,
-    )
-    return load_speech("audiomnist", found, wanted)
+    found = list_recordings(root, folders, folders)
+    own = [_named_after(*file.split("/", 1)) for file in found.files]
+    found = found.only(own, "not named DIGIT_SPEAKER_TAKE.wav after its folder")
+    return load_speech("audiomnist", found, replace(options, test_seconds=options.seconds))
 
 
-def _named_after_their_folder(found: Recordings) -> Recordings:
-    """Leave out files that carry another speaker's number, or none."""
-    good = []
-    for file in found.files:
-        folder, _, name = file.partition("/")
-        named = _NAME.fullmatch(name)
-        good.append(named is not None and named["speaker"] == folder)
-    odd = [
-        f"{shown(file)}: not named DIGIT_SPEAKER_TAKE.wav after its folder"
-        for file, fits in zip(found.files, good)
-        if not fits
-    ]
-    files = [file for file, fits in zip(found.files, good) if fits]
-    return replace(found, files=files, person=found.person[good], left_out=(*found.left_out, *odd))
+def _named_after(folder: str, name: str) -> bool:
+    named = _NAME.fullmatch(name)
+    return named is not None and named["speaker"] == folder
+
+
+_NET = ("fast-resnet34-mel", 256, {"rate": 8000})
+_DEFAULTS = SpeechOptions(rate=8000, seconds=1.0, held_out=12, validation=10, test=20)
+_FIXED = ("test_seconds", "test_crops", "least")
+AUDIOMNIST = DataSet("audiomnist", load_audiomnist, True, WANTS, *_NET, shared=_DEFAULTS, fixed=_FIXED)

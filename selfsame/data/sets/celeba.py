@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.people import Ints, read_lines
-from selfsame.data.photos import ENDINGS, Photos, Wanted, load_photos, shown, sorted_entries
+from selfsame.data.formats.lists import read_list
+from selfsame.data.formats.pictures import ENDINGS
+from selfsame.data.listing import Listing, shown, sorted_entries
+from selfsame.data.people import Ints, draw_unseen
+from selfsame.data.photos import PictureOptions, load_photos
 from selfsame.errors import SelfsameError
-from selfsame.streams import host_generator
 
 _IMAGES = ("img_align_celeba", "Img/img_align_celeba", "img_align_celeba/img_align_celeba")
 _TRAINING, _TESTING = 0, 2  # of list_eval_partition.txt
@@ -21,24 +24,7 @@ WANTS = (
 )
 
 
-def load_celeba(
-    path: Path,
-    *,
-    size: int = 64,
-    grey: bool = False,
-    people: int = 1000,
-    held_out: int = 1000,
-    train: int = 20,
-    validation: int = 5,
-    test: int = 5,
-    least: int = 0,
-    unseen_samples: int = 10,
-    trials: int = 20_000,
-    official: bool = False,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_celeba(path: Path, options: PictureOptions, *, official: bool = False) -> Federation:
     """As FedUV: a thousand people with 20, 5 and 5 images each; a thousand others are unseen.
 
     FedUV keeps one image of each unseen person; here ten, so that there are pairs of one person. With `official` the
@@ -50,23 +36,24 @@ def load_celeba(
         missing = "img_align_celeba" if root else "identity_CelebA.txt"
         raise SelfsameError(f"{path}: {missing} not found; wanted: {WANTS}")
     photos = _read(root, folders[-1], _find(root, "identity_CelebA.txt") or root)
-    wanted = Wanted(
-        size, grey, people, held_out, train, validation, test, unseen_samples, trials, seed, hold_gib, cache, least
-    )
     unseen = barred = None
     if official:
         listed = _find(root, "list_eval_partition.txt")
         if listed is None:
             raise SelfsameError(f"{root}: list_eval_partition.txt not found; wanted: {WANTS}")
-        unseen, barred = _partitioned(photos, _numbers(listed, 2), listed, held_out, seed)
-    return load_photos("celeba", photos, wanted, unseen=unseen, barred=barred)
+        unseen, barred = _partitioned(photos, _numbers(listed, 2), listed, options)
+    return load_photos("celeba", photos, options, unseen=unseen, barred=barred)
+
+
+_DEFAULTS = PictureOptions(people=1000, held_out=1000, train=20, validation=5, test=5, unseen_samples=10)
+CELEBA = DataSet("celeba", load_celeba, True, WANTS, "feduv-celeba", 512, shared=_DEFAULTS)
 
 
 def _find(root: Path, name: str) -> Path | None:
     return next((root / part / name for part in (".", "Anno", "Eval") if (root / part / name).is_file()), None)
 
 
-def _read(root: Path, folder: Path, listed: Path) -> Photos:
+def _read(root: Path, folder: Path, listed: Path) -> Listing:
     """The images that are there and have an identity; the rest is left out, line by line."""
     identity = _numbers(listed, 10_000_000)
     there = [entry.name for entry in sorted_entries(folder) if entry.name.lower().endswith(ENDINGS)]
@@ -80,10 +67,10 @@ def _read(root: Path, folder: Path, listed: Path) -> Photos:
     people, person = np.unique(np.array([known[file] for file in files], np.int64), return_inverse=True)
     inner = folder.relative_to(root).as_posix()
     names = tuple(str(who) for who in people.tolist())
-    return Photos(root, [f"{inner}/{file}" for file in files], person.astype(np.int64), names, tuple(left_out))
+    return Listing(root, [f"{inner}/{file}" for file in files], person.astype(np.int64), names, tuple(left_out))
 
 
-def _partitioned(photos: Photos, part_of: dict[str, int], listed: Path, held_out: int, seed: int) -> tuple[Ints, Ints]:
+def _partitioned(photos: Listing, part_of: dict[str, int], listed: Path, options: PictureOptions) -> tuple[Ints, Ints]:
     """`held_out` people of the test partition, and those who are then neither in training nor unseen."""
     part = {name.rpartition(".")[0]: number for name, number in part_of.items()}
     number = np.array([part.get(file.rpartition("/")[2].rpartition(".")[0], -1) for file in photos.files])
@@ -95,25 +82,20 @@ def _partitioned(photos: Photos, part_of: dict[str, int], listed: Path, held_out
         person = photos.names[int(odd.argmax())]
         raise SelfsameError(f"{listed}: the images of person {person} are not in one partition")
     pool = np.nonzero(least == _TESTING)[0]
-    if not 0 <= held_out <= len(pool):
-        raise SelfsameError(f"celeba: held_out must be 0 to {len(pool)} people of the test partition, got {held_out}")
-    unseen = np.sort(host_generator(seed, "celeba/unseen").permutation(pool)[:held_out])
+    unseen = draw_unseen("celeba", "celeba/unseen", pool, options, " people of the test partition")
     return unseen, np.setdiff1d(np.nonzero(least != _TRAINING)[0], unseen)
 
 
 def _numbers(path: Path, most: int) -> dict[str, int]:
     """Lines of a file's name and a number of at most `most`."""
+
+    def fits(words: list[str]) -> bool:
+        whole = len(words) == 2 and words[1].isascii() and words[1].isdigit() and len(words[1]) < 10
+        return whole and int(words[1]) <= most
+
     out: dict[str, int] = {}
-    for number, line in enumerate(read_lines(path), 1):
-        fields = line.split()
-        if not fields:
-            continue
-        good = len(fields) == 2 and fields[1].isascii() and fields[1].isdigit() and len(fields[1]) < 10
-        if not good or int(fields[1]) > most:
-            raise SelfsameError(f"{path}: line {number}: expected a file and a number to {most}, got {line[:60]!r}")
-        if fields[0] in out:
-            raise SelfsameError(f"{path}: line {number}: {shown(fields[0])} is listed twice")
-        out[fields[0]] = int(fields[1])
-    if not out:
-        raise SelfsameError(f"{path}: empty, expected lines of a file and a number")
+    for number, (name, value) in read_list(path, f"a file and a number to {most}", fits):
+        if name in out:
+            raise SelfsameError(f"{path}: line {number}: {shown(name)} is listed twice")
+        out[name] = int(value)
     return out

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation, Samples
-from selfsame.data.formats.pickles import read_pickle
-from selfsame.data.images import federate
+from selfsame.data.formats.pickles import as_text, read_pickle
+from selfsame.data.images import ClassOptions, federate
 from selfsame.errors import SelfsameError
 
 _PIXELS = 3 * 32 * 32
@@ -59,7 +61,7 @@ class _Layout:
         return name.removesuffix(".bin") if pickled else name
 
 
-CIFAR10 = _Layout(
+_LAYOUT10 = _Layout(
     name="cifar10",
     folder="cifar-10-batches-bin",
     train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
@@ -71,7 +73,7 @@ CIFAR10 = _Layout(
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
 )
-CIFAR100 = _Layout(
+_LAYOUT100 = _Layout(
     name="cifar100",
     folder="cifar-100-binary",
     train=("train.bin",),
@@ -85,14 +87,25 @@ CIFAR100 = _Layout(
 )
 
 
-def load_cifar10(path: Path, *, held_out: int = 0, clients_per_class: int = 1, standardise: bool = True) -> Federation:
-    """Ten classes, of which the last `held_out` are unseen; training batches that are absent are left out."""
-    return _load(CIFAR10, path, held_out, clients_per_class, standardise)
-
-
-def load_cifar100(path: Path, *, held_out: int = 0, clients_per_class: int = 1, standardise: bool = True) -> Federation:
-    """A hundred fine classes, of which the last `held_out` are unseen."""
-    return _load(CIFAR100, path, held_out, clients_per_class, standardise)
+def load_cifar(layout: _Layout, path: Path, options: ClassOptions) -> Federation:
+    """Ten or a hundred classes, of which the last `held_out` are unseen; absent training batches are left out."""
+    folder, pickled = layout.find(path)
+    train, test = [layout.file(name, pickled) for name in layout.train], layout.file(layout.test, pickled)
+    there = [name for name in train if (folder / name).is_file()]
+    if not there or not (folder / test).is_file():
+        raise SelfsameError(f"{folder}: {test if there else train[0]} not found; wanted: {layout.wants}")
+    absent = [name for name in train if name not in there]
+    return federate(
+        layout.name,
+        _read(layout, pickled, *(folder / name for name in there)),
+        _read(layout, pickled, folder / test),
+        options,
+        classes=layout.labels[-1],
+        mean=layout.mean,
+        std=layout.std,
+        notes=(f"trained without the absent {', '.join(absent)}",) if absent else (),
+        class_names=_class_names(layout, folder, pickled),
+    )
 
 
 def faults(layout: _Layout, path: Path) -> Iterator[str]:
@@ -107,26 +120,13 @@ def faults(layout: _Layout, path: Path) -> Iterator[str]:
                 yield str(error)
 
 
-def _load(layout: _Layout, path: Path, held_out: int, clients_per_class: int, standardise: bool) -> Federation:
-    folder, pickled = layout.find(path)
-    train, test = [layout.file(name, pickled) for name in layout.train], layout.file(layout.test, pickled)
-    there = [name for name in train if (folder / name).is_file()]
-    if not there or not (folder / test).is_file():
-        raise SelfsameError(f"{folder}: {test if there else train[0]} not found; wanted: {layout.wants}")
-    absent = [name for name in train if name not in there]
-    return federate(
-        layout.name,
-        _read(layout, pickled, *(folder / name for name in there)),
-        _read(layout, pickled, folder / test),
-        classes=layout.labels[-1],
-        held_out=held_out,
-        clients_per_class=clients_per_class,
-        standardise=standardise,
-        mean=layout.mean,
-        std=layout.std,
-        notes=(f"trained without the absent {', '.join(absent)}",) if absent else (),
-        class_names=_class_names(layout, folder, pickled),
-    )
+def _dataset(layout: _Layout, net: str, width: int) -> DataSet:
+    loader, probe = partial(load_cifar, layout), partial(faults, layout)
+    return DataSet(layout.name, loader, True, layout.wants, net, width, faults=probe, shared=ClassOptions())
+
+
+CIFAR10 = _dataset(_LAYOUT10, "resnet32", 64)
+CIFAR100 = _dataset(_LAYOUT100, "resnet18", 512)
 
 
 def _read(layout: _Layout, pickled: bool, *files: Path) -> Samples:
@@ -185,16 +185,12 @@ def _class_names(layout: _Layout, folder: Path, pickled: bool) -> tuple[str, ...
     """The names beside the data, or none where that file is absent or odd: nothing depends on them."""
     try:
         if pickled:
-            meta = read_pickle(folder / ("batches.meta" if layout is CIFAR10 else "meta"))
-            listed = meta.get("label_names" if layout is CIFAR10 else "fine_label_names")
-            names = tuple(_text(name) for name in listed) if isinstance(listed, list) else ()
+            meta = read_pickle(folder / ("batches.meta" if layout is _LAYOUT10 else "meta"))
+            listed = meta.get("label_names" if layout is _LAYOUT10 else "fine_label_names")
+            names = tuple(as_text(name) for name in listed) if isinstance(listed, list) else ()
         else:
             with (folder / layout.class_names).open(encoding="utf-8") as stream:
                 names = tuple(line.strip() for line in stream.read(1 << 16).splitlines() if line.strip())
     except (OSError, UnicodeDecodeError, SelfsameError):
         return ()
     return names if len(names) == layout.labels[-1] and all(name.isprintable() for name in names) else ()
-
-
-def _text(name: Any) -> str:
-    return name.decode("utf-8") if isinstance(name, bytes) else str(name)

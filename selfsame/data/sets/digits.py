@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from selfsame.data.dataset import WIDE, DataSet, within
 from selfsame.data.federation import Federation, Samples
-from selfsame.data.images import check_held_out, federate
+from selfsame.data.images import ClassOptions, check_held_out, federate
 from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
 
@@ -27,8 +28,7 @@ def load_digits(
     seed: int = 0,
 ) -> Federation:
     """Every digit in `turns` orientations, each an identity; the last `held_out` digits are unseen in all of them."""
-    if not 1 <= turns <= 4:
-        raise SelfsameError(f"digits: turns must be 1 to 4 quarter turns, got {turns}")
+    within("digits", 1, 4, turns=turns)
     if not 0.0 < test_share < 1.0:
         raise SelfsameError(f"digits: test_share must lie between 0 and 1, got {test_share}")
     check_held_out("digits", held_out, _DIGITS)
@@ -43,9 +43,8 @@ def load_digits(
         "digits",
         _turned(x[~in_test], digit[~in_test], turns, seen),
         _turned(x[in_test], digit[in_test], turns, seen),
+        ClassOptions(held_out * turns, clients_per_class),
         classes=_DIGITS * turns,
-        held_out=held_out * turns,
-        clients_per_class=clients_per_class,
         notes=notes,
         class_names=tuple(
             f"{d}" if turn == 0 else f"{d} turned {90 * turn}"
@@ -54,6 +53,9 @@ def load_digits(
             for d in group
         ),
     )
+
+
+DIGITS = DataSet("digits", load_digits, False, "nothing: it comes with scikit-learn", "lenet", 32, WIDE)
 
 
 def _table() -> NDArray[np.float64]:

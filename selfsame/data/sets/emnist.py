@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from selfsame.data.dataset import WIDE, DataSet
 from selfsame.data.federation import Federation, Samples
-from selfsame.data.formats import idx
-from selfsame.data.formats.idx import find_idx, read_labelled
-from selfsame.data.images import federate
-from selfsame.data.people import read_lines
+from selfsame.data.formats.idx import IdxFolder, part_files
+from selfsame.data.formats.lists import read_lines
+from selfsame.data.images import ClassOptions, federate
 from selfsame.errors import SelfsameError
 
 # The number of classes, and the label of the first.
@@ -30,56 +30,33 @@ WANTS = (
 )
 
 
-def load_emnist(
-    path: Path, *, split: str = "balanced", held_out: int = 0, clients_per_class: int = 1, standardise: bool = True
-) -> Federation:
+def load_emnist(path: Path, options: ClassOptions, *, split: str = "balanced") -> Federation:
     """One class a character of the chosen split; the last `held_out` classes are unseen."""
     if split not in SPLITS:
         raise SelfsameError(f"emnist: split must be one of {', '.join(SPLITS)}, got {split[:40]!r}")
     classes, first = SPLITS[split]
-    return federate(
-        "emnist",
-        _read_part(path, split, "train"),
-        _read_part(path, split, "test"),
-        classes=classes,
-        held_out=held_out,
-        clients_per_class=clients_per_class,
-        standardise=standardise,
-        class_names=_class_names(path, split, classes, first),
-    )
+    folder = IdxFolder(path, _FOLDERS)
+    train, test = (folder.read_part(f"emnist-{split}-{part}", WANTS, classes, first) for part in ("train", "test"))
+    class_names = _class_names(folder.find(f"emnist-{split}-mapping.txt"), classes, first)
+    return federate("emnist", _upright(train), _upright(test), options, classes=classes, class_names=class_names)
 
 
 def faults(path: Path) -> Iterator[str]:
     """A line for each file that cannot be read."""
-    names = [
-        f"emnist-{split}-{part}-{kind}-ubyte"
-        for split in SPLITS
-        for part in ("train", "test")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
-    return idx.faults(_find(path, name) for name in names)
+    stems = [f"emnist-{split}-{part}" for split in SPLITS for part in ("train", "test")]
+    return IdxFolder(path, _FOLDERS).faults(name for stem in stems for name in part_files(stem))
 
 
-def _find(path: Path, name: str) -> Path | None:
-    return find_idx((path / folder for folder in _FOLDERS), name)
+EMNIST = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=faults, shared=ClassOptions())
 
 
-def _read_part(path: Path, split: str, part: str) -> Samples:
-    files = []
-    for kind in ("images-idx3", "labels-idx1"):
-        name = f"emnist-{split}-{part}-{kind}-ubyte"
-        file = _find(path, name)
-        if file is None:
-            raise SelfsameError(f"{path}: {name} not found; wanted: {WANTS}")
-        files.append(file)
-    classes, first = SPLITS[split]
-    found = read_labelled(files[0], files[1], classes, first)
-    return Samples(found.x[:].transpose(2, 3).contiguous(), found.y)  # the files hold column after column
+def _upright(part: Samples) -> Samples:
+    """The files hold column after column."""
+    return Samples(part.x[:].transpose(2, 3).contiguous(), part.y)
 
 
-def _class_names(path: Path, split: str, classes: int, first: int) -> tuple[str, ...]:
+def _class_names(file: Path | None, classes: int, first: int) -> tuple[str, ...]:
     """The characters of each class, or none where the mapping is absent or odd: nothing depends on them."""
-    file = _find(path, f"emnist-{split}-mapping.txt")
     try:
         rows = [[int(field) for field in line.split()] for line in read_lines(file)] if file else []
         table = {row[0] - first: "".join(map(chr, row[1:])) for row in rows if row}

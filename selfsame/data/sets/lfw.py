@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
+from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.people import read_lines
-from selfsame.data.photos import Pair, Photos, Wanted, list_people, load_photos, shown, subfolders
-from selfsame.data.sets.imagefolder import people_of
+from selfsame.data.formats.lists import read_lines
+from selfsame.data.listing import Listing, shown, subfolders
+from selfsame.data.photos import PictureOptions, list_photos, load_photos
+from selfsame.data.trial_lists import Pair, people_of
 from selfsame.errors import SelfsameError
 
 _FOLDERS = ("lfw", "lfw-deepfunneled", "lfw_funneled", "lfw-py/lfw_funneled", "lfw-py/lfw")
@@ -19,21 +20,7 @@ WANTS = (
 )
 
 
-def load_lfw(
-    path: Path,
-    *,
-    size: int = 64,
-    grey: bool = False,
-    people: int = 0,
-    train: int = 0,
-    validation: int = 0,
-    test: int = 1,
-    least: int = 0,
-    fold: int = 0,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_lfw(path: Path, options: PictureOptions, *, fold: int = 0) -> Federation:
     """People outside the official pairs are the clients; the pairs, in ten folds, are the trials of unseen people.
 
     Few are outside of them, and most have one image. With `fold` 1 to 10 the pairs of that fold alone are the trials,
@@ -44,28 +31,23 @@ def load_lfw(
     names = subfolders(folder)
     if not lists or not names:
         raise SelfsameError(f"{folder}: {'people' if lists else 'pairs.txt'} not found; wanted: {WANTS}")
-    photos = _named_after_their_folder(list_people(folder, names))
+    photos = list_photos(folder, names)
+    own = [file.rpartition("/")[2].startswith(file.rpartition("/")[0] + "_") for file in photos.files]
+    photos = photos.only(own, "not named after its folder")
     pairs = read_pairs(lists[0], photos)
     folds = pairs[-1].fold + 1
     if not 0 <= fold <= folds:
         raise SelfsameError(f"lfw: fold must be 0 (all) to {folds}, got {fold}")
     if fold:
         pairs = [pair for pair in pairs if pair.fold == fold - 1]
-    wanted = Wanted(size, grey, people, 0, train, validation, test, 0, 0, seed, hold_gib, cache, least)
-    return load_photos("lfw", photos, wanted, unseen=people_of(photos, pairs), pairs=pairs)
+    return load_photos("lfw", photos, options, unseen=people_of(photos, pairs), pairs=pairs)
 
 
-def _named_after_their_folder(photos: Photos) -> Photos:
-    """Leave out images that carry another person's name."""
-    good = [file.rpartition("/")[2].startswith(file.rpartition("/")[0] + "_") for file in photos.files]
-    if all(good):
-        return photos
-    odd = [f"{shown(file)}: not named after its folder" for file, fits in zip(photos.files, good) if not fits]
-    files = [file for file, fits in zip(photos.files, good) if fits]
-    return replace(photos, files=files, person=photos.person[good], left_out=(*photos.left_out, *odd))
+_FIXED = ("held_out", "unseen_samples", "trials")
+LFW = DataSet("lfw", load_lfw, True, WANTS, "mobilefacenet", 128, shared=PictureOptions(), fixed=_FIXED)
 
 
-def read_pairs(path: Path, photos: Photos) -> list[Pair]:
+def read_pairs(path: Path, photos: Listing) -> list[Pair]:
     """pairs.txt: folds and pairs of a kind in the first line; then for each fold NAME N N lines, then NAME N NAME N."""
     lines = [line.split() for line in read_lines(path)]
     while lines and not lines[-1]:

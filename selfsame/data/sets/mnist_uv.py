@@ -15,18 +15,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selfsame.data.federation import Federation, Held, Samples
-from selfsame.data.formats import idx
-from selfsame.data.formats.idx import find_idx, read_idx, read_images
+from selfsame.data.dataset import DataSet, within
+from selfsame.data.federation import Federation, Held
+from selfsame.data.formats.idx import IdxFolder, read_idx, read_images
 from selfsame.data.formats.mat import read_matlab
 from selfsame.data.images import moments
-from selfsame.data.people import Ints, draw_trials
+from selfsame.data.people import Division, Ints, SplitOptions, by_people, drawn_people, part_of
+from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
 
 _DIGITS = (2, 3, 4, 5)
 _MATLAB = ("emnist-byclass.mat", "emnist-digits.mat")
 _FOLDERS = (".", "raw", "MNIST/raw", "QMNIST/raw", "matlab")
+_FILES = (
+    "qmnist-train-labels-idx2-int",
+    "qmnist-test-labels-idx2-int",
+    "train-images-idx3-ubyte",
+    "t10k-images-idx3-ubyte",
+)
 WANTS = (
     "emnist-byclass.mat in PATH or PATH/matlab (unpack matlab.zip from "
     "https://www.nist.gov/itl/products-and-services/emnist-dataset), or MNIST's image files with "
@@ -45,48 +52,30 @@ class Digits:
     source: str
 
 
-def load_mnist_uv(
-    path: Path,
-    *,
-    people: int = 1000,
-    held_out: int = 1000,
-    train: int = 50,
-    validation: int = 15,
-    test: int = 15,
-    unseen_samples: int = 15,
-    trials: int = 20_000,
-    seed: int = 0,
-) -> Federation:
+def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
     """At most `people` writers with 50, 15 and 15 examples each, and at most `held_out`, or half of all, unseen ones.
 
     A writer's images of each digit are divided first and then combined, so no image is in two parts; the examples of a
     part differ, but may share images. Those of an unseen writer share none, so that no trial is easy for that reason.
     """
-    for option, value, least in (
-        ("people", people, 2),
-        ("held_out", held_out, 0),
-        ("train", train, 1),
-        ("validation", validation, 0),
-        ("test", test, 1),
-        ("unseen_samples", unseen_samples, 2),
-        ("trials", trials, 0),
-    ):
-        if not least <= value <= 100_000_000:
-            raise SelfsameError(f"mnist_uv: {option} must be {least} to 100000000, got {value}")
+    train, validation, test, seed = options.train, options.validation, options.test, options.seed
+    within("mnist_uv", 2, 100_000_000, people=options.people, unseen_samples=options.unseen_samples)
+    within("mnist_uv", 1, 100_000_000, train=train, test=test)
+    within("mnist_uv", 0, 100_000_000, held_out=options.held_out, validation=validation, trials=options.trials)
     digits = read_digits(path)
     writers, writer = np.unique(digits.writer, return_inverse=True)
     count_WD = np.stack([np.bincount(writer[digits.digit == d], minlength=len(writers)) for d in _DIGITS], 1)
     need = sum(_root(part) for part in (train, validation, test))
     fewest_W = count_WD.min(1)
     able = np.nonzero(fewest_W >= 2)[0]
-    unseen = np.sort(host_generator(seed, "mnist_uv/unseen").permutation(able)[: min(held_out, len(able) // 2)])
+    unseen = drawn_people(seed, "mnist_uv/unseen", able, min(options.held_out, len(able) // 2))
     others = np.setdiff1d(np.arange(len(writers)), unseen)
     enough = others[fewest_W[others] >= need]
     if len(enough) < 2:
         raise SelfsameError(
             f"{path}: {len(enough)} writers have {need} of each of the digits 2 to 5, at least 2 writers are needed"
         )
-    seen = np.sort(host_generator(seed, "mnist_uv/seen").permutation(enough)[:people])
+    seen = drawn_people(seed, "mnist_uv/seen", enough, options.people)
 
     order = np.lexsort((digits.digit, writer))
     key = writer[order] * 10 + digits.digit[order]
@@ -105,37 +94,40 @@ def load_mnist_uv(
         pools = zip(*(np.split(of_digit, cuts) for of_digit in images))
         for part, pool, number in zip(parts, pools, (test, validation, train)):
             part.append(_combine(pool, number, draw))
-    away = [_apart(own(person, "mnist_uv/split"), unseen_samples) for person in unseen.tolist()]
+    away = [_apart(own(person, "mnist_uv/split"), options.unseen_samples) for person in unseen.tolist()]
 
-    def samples(blocks: list[Ints], first: int = 0) -> Samples:
-        rows = np.concatenate([np.empty((0, 4), np.int64), *blocks])
-        label = np.repeat(np.arange(first, first + len(blocks)), [len(block) for block in blocks])
-        return Samples(torch.from_numpy(digits.image[rows]), torch.from_numpy(label.astype(np.int64)))
-
-    tested, validated, trained = (samples(part) for part in parts)
-    beyond = samples(away, len(seen))
-    x = trained.x[:]
+    tested, validated, trained = (part_of(blocks, 0, (4,)) for blocks in parts)
+    beyond = part_of(away, len(seen), (4,))
+    x = torch.from_numpy(digits.image[trained.row])
     mean, std = moments("mnist_uv", x)
     few = others[fewest_W[others] < need]
-    return Federation(
-        name="mnist_uv",
-        shape=tuple(x.shape[1:]),
-        class_of_N=torch.arange(len(seen)),
-        count_N=torch.bincount(trained.y),
-        source=Held(x, torch.cumsum(torch.bincount(trained.y), 0) - torch.bincount(trained.y)),
-        test=tested,
-        unseen=beyond,
+    return by_people(
+        "mnist_uv",
+        tuple(x.shape[1:]),
+        Division(seen, unseen, trained, validated, tested, beyond),
+        [f"writer {number}" for number in writers.tolist()],
+        lambda row: torch.from_numpy(digits.image[row]),
+        source=lambda start_N: Held(x, start_N),
         mean=mean,
         std=std,
+        trials=draw_trials(beyond.label, options.trials, seed),
         notes=_notes(digits, len(writers), seen, away, few, need, (train, validation, test)),
-        class_names=tuple(f"writer {writers[person]}" for person in (*seen.tolist(), *unseen.tolist())),
-        validation=validated,
-        trials=draw_trials(beyond.y.numpy(), trials, seed),
         left_out=tuple(
             f"writer {writers[person]}: {fewest_W[person]} of the rarest of the digits 2 to 5, a client needs {need}"
             for person in few.tolist()
         ),
     )
+
+
+def faults(path: Path) -> Iterator[str]:
+    """A line for each file that cannot be read."""
+    return IdxFolder(path, _FOLDERS).faults(_FILES)
+
+
+_DEFAULTS = SplitOptions(people=1000, held_out=1000, train=50, validation=15, test=15, unseen_samples=15)
+MNIST_UV = DataSet(
+    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=faults, shared=_DEFAULTS, fixed=("least",)
+)
 
 
 def _notes(
@@ -178,9 +170,10 @@ def read_digits(path: Path) -> Digits:
             if (path / folder / name).is_file():
                 return read_emnist(path / folder / name)
     parts = []
+    find = IdxFolder(path, _FOLDERS).find
     for part, stem in (("train", "train"), ("test", "t10k")):
-        labels = _find(path, f"qmnist-{part}-labels-idx2-int")
-        images = _find(path, f"qmnist-{part}-images-idx3-ubyte") or _find(path, f"{stem}-images-idx3-ubyte")
+        labels = find(f"qmnist-{part}-labels-idx2-int")
+        images = find(f"qmnist-{part}-images-idx3-ubyte") or find(f"{stem}-images-idx3-ubyte")
         if labels is not None and images is not None:
             parts.append(_read_traced(images, labels))
     if not parts:
@@ -191,17 +184,6 @@ def read_digits(path: Path) -> Digits:
         np.concatenate([label[:, 2] for _, label in parts]),
         "MNIST with QMNIST's writers",
     )
-
-
-def faults(path: Path) -> Iterator[str]:
-    """A line for each file that cannot be read."""
-    names = [f"qmnist-{part}-labels-idx2-int" for part in ("train", "test")]
-    names += ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"]
-    yield from idx.faults(_find(path, name) for name in names)
-
-
-def _find(path: Path, name: str) -> Path | None:
-    return find_idx((path / folder for folder in _FOLDERS), name)
 
 
 def _read_traced(images_file: Path, labels_file: Path) -> tuple[NDArray[np.uint8], Ints]:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from selfsame.data.dataset import WIDE, DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.photos import Wanted, list_people, load_photos, subfolders
+from selfsame.data.listing import subfolders
+from selfsame.data.photos import PictureOptions, list_photos, load_photos
 from selfsame.errors import SelfsameError
 
 _PARTS = ("images_background", "images_evaluation")
@@ -18,20 +20,7 @@ WANTS = (
 )
 
 
-def load_omniglot(
-    path: Path,
-    *,
-    size: int = 28,
-    people: int = 0,
-    train: int = 0,
-    validation: int = 3,
-    test: int = 3,
-    unseen_samples: int = 0,
-    trials: int = 20_000,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_omniglot(path: Path, options: PictureOptions) -> Federation:
     """The 964 background characters are the clients, the 659 evaluation characters are unseen."""
     places = (path, path / "omniglot", path / "omniglot-py")
     root = next((place for place in places if all((place / part).is_dir() for part in _PARTS)), None)
@@ -43,7 +32,11 @@ def load_omniglot(
         for alphabet in subfolders(root / part)
         for character in subfolders(root / part / alphabet)
     ]
-    photos = list_people(root, folders, lambda folder: folder.partition("/")[2])
+    photos = list_photos(root, folders, [folder.partition("/")[2] for folder in folders])
     unseen = np.array([number for number, folder in enumerate(folders) if folder.startswith(_PARTS[1])], np.int64)
-    wanted = Wanted(size, True, people, 0, train, validation, test, unseen_samples, trials, seed, hold_gib, cache)
-    return load_photos("omniglot", photos, wanted, unseen=unseen)
+    return load_photos("omniglot", photos, options, unseen=unseen)
+
+
+_DEFAULTS = PictureOptions(size=28, grey=True, validation=3, test=3)
+_FIXED = ("grey", "held_out", "least")
+OMNIGLOT = DataSet("omniglot", load_omniglot, True, WANTS, "lenet", 64, WIDE, shared=_DEFAULTS, fixed=_FIXED)

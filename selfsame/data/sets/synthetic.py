@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from selfsame.data.dataset import WIDE, DataSet, within
 from selfsame.data.federation import Federation, Samples
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
@@ -84,17 +85,16 @@ def load_synthetic(
     seed: int = 0,
 ) -> Federation:
     """Identities of any number; with `unequal`, clients hold between half of `samples` and all of them."""
-    _check("clients", clients, 2, 100_000_000)
-    _check("samples", samples, 1, 1_000_000)
-    _check("size", size, 4, 128)
-    _check("latent", latent, 1, 256)
-    _check("held_out", held_out, 0, _TEST_SAMPLES // 2)
-    _check("test_per_client", test_per_client, 1, _TEST_SAMPLES // 2)
-    _check("clients_per_class", clients_per_class, 1, clients // 2)
+    within("synthetic", 2, 100_000_000, clients=clients)
+    within("synthetic", 1, 1_000_000, samples=samples)
+    within("synthetic", 4, 128, size=size)
+    within("synthetic", 1, 256, latent=latent)
+    within("synthetic", 0, _TEST_SAMPLES // 2, held_out=held_out)
+    within("synthetic", 1, _TEST_SAMPLES // 2, test_per_client=test_per_client)
+    within("synthetic", 1, clients // 2, clients_per_class=clients_per_class)
+    within("synthetic", 0, 100, noise=noise)
     if clients % clients_per_class:
         raise SelfsameError(f"synthetic: clients ({clients}) must be a multiple of clients_per_class")
-    if not 0.0 <= noise <= 100.0:
-        raise SelfsameError(f"synthetic: noise must be 0 to 100, got {noise}")
     source = Generated.make(seed, size, latent, noise, clients_per_class)
     client_N = torch.arange(clients)
     count_N = torch.full((clients,), samples)
@@ -118,6 +118,9 @@ def load_synthetic(
     )
 
 
+SYNTHETIC = DataSet("synthetic", load_synthetic, False, "nothing: it is computed", "lenet", 32, WIDE)
+
+
 def _labelled(source: Generated, class_M: Tensor, each: int) -> Samples:
     index_MB = torch.arange(each).expand(len(class_M), -1)
     return Samples(source.draw("test", class_M, class_M, index_MB).flatten(0, 1), class_M.repeat_interleave(each))
@@ -130,8 +133,3 @@ def _layer(seed: int, purpose: str, rows: int, columns: int) -> Tensor:
 def _centred(stream: Stream, number: int) -> Tensor:
     """Uniform float64 numbers of mean 0 and variance 1, shape (n, number)."""
     return (stream.uniform(number).double() - 0.5) * math.sqrt(12.0)
-
-
-def _check(option: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise SelfsameError(f"synthetic: {option} must be {least} to {most}, got {value}")

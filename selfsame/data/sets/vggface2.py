@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.photos import Wanted, list_people, load_photos, subfolders
+from selfsame.data.listing import subfolders
+from selfsame.data.people import draw_unseen
+from selfsame.data.photos import PictureOptions, list_photos, load_photos
 from selfsame.errors import SelfsameError
-from selfsame.streams import host_generator
 
 _PAIRS = (("train", "test"), ("vggface2_train/train", "vggface2_test/test"))
 _INSIDE = (".", "data", "VGGFace2", "VGG-Face2/data")
@@ -19,46 +22,23 @@ WANTS = (
 )
 
 
-def load_vggface2(
-    path: Path,
-    *,
-    size: int = 64,
-    grey: bool = False,
-    people: int = 0,
-    held_out: int = 0,
-    train: int = 0,
-    validation: int = 0,
-    test: int = 5,
-    least: int = 0,
-    unseen_samples: int = 40,
-    trials: int = 338_430,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_vggface2(path: Path, options: PictureOptions) -> Federation:
     """The people of train/ are the clients (or `people` of them), those of test/ are unseen (or `held_out` of them).
 
     Faces are not detected: crop them before, or train on the loose crops as published. The number of trials is
     FedHide's. With `people` only the files of those who are chosen are decoded.
     """
-    parts = next(
-        (
-            (Path(inner) / first, Path(inner) / second)
-            for inner in _INSIDE
-            for first, second in _PAIRS
-            if (path / inner / first).is_dir() and (path / inner / second).is_dir()
-        ),
-        None,
-    )
+    places = [(Path(inner) / first, Path(inner) / second) for inner in _INSIDE for first, second in _PAIRS]
+    parts = next((pair for pair in places if all((path / part).is_dir() for part in pair)), None)
     if parts is None:
         raise SelfsameError(f"{path}: train and test not found; wanted: {WANTS}")
     folders = [(part.as_posix(), name) for part in parts for name in subfolders(path / part)]
-    photos = list_people(path, [f"{part}/{name}" for part, name in folders])
+    photos = list_photos(path, [f"{part}/{name}" for part, name in folders])
     pool = np.array([n for n, (part, _) in enumerate(folders) if part == parts[1].as_posix()], np.int64)
-    if not 0 <= held_out <= len(pool):
-        raise SelfsameError(f"vggface2: held_out must be 0 (all) to {len(pool)} people of test/, got {held_out}")
-    unseen = np.sort(host_generator(seed, "vggface2/unseen").permutation(pool)[: held_out or None])
-    wanted = Wanted(
-        size, grey, people, 0, train, validation, test, unseen_samples, trials, seed, hold_gib, cache, least
-    )
-    return load_photos("vggface2", photos, wanted, unseen=unseen, barred=np.setdiff1d(pool, unseen), chosen_only=True)
+    options = replace(options, held_out=options.held_out or len(pool))
+    unseen = draw_unseen("vggface2", "vggface2/unseen", pool, options, " people of test/ (0 for all)")
+    return load_photos("vggface2", photos, options, unseen=unseen, barred=np.setdiff1d(pool, unseen), chosen_only=True)
+
+
+_DEFAULTS = PictureOptions(test=5, unseen_samples=40, trials=338_430)
+VGGFACE2 = DataSet("vggface2", load_vggface2, True, WANTS, "mobilefacenet", 512, shared=_DEFAULTS)

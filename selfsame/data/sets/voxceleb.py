@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.people import Choice, Ints, Part, Split, choose_people, divide, least_samples, read_lines, too_few
-from selfsame.data.photos import Pair, shown, subfolders
-from selfsame.data.sets.audiofolder import read_pairs
-from selfsame.data.speech import Recordings, Wanted, check_there, decoded, federate_speech, load_speech, whole
+from selfsame.data.formats.lists import read_list
+from selfsame.data.listing import Listing, shown, subfolders
+from selfsame.data.people import Choice, Division, Ints, Part, choose_people, divide, draw_unseen, drawn_people, too_few
+from selfsame.data.speech import SpeechOptions, decoded, federate_speech, list_recordings, load_speech, whole
+from selfsame.data.trial_lists import Pair, check_there, people_of, read_trials
 from selfsame.errors import SelfsameError
-from selfsame.streams import host_generator
 
 _PLACES = ("wav", "dev/wav", "test/wav", "vox1_dev_wav/wav", "vox1_test_wav/wav", "vox1_dev_wav", "vox1_test_wav", ".")
 _SPEAKER = re.compile("id1[0-9]{4}")
@@ -28,24 +29,7 @@ WANTS = (
 )
 
 
-def load_voxceleb(
-    path: Path,
-    *,
-    rate: int = 16000,
-    seconds: float = 2.0,
-    test_seconds: float = 3.0,
-    test_crops: int = 10,
-    people: int = 0,
-    train: int = 0,
-    validation: int = 0,
-    test: int = 5,
-    iden_split: str = "",
-    pairs: str = "",
-    trials: int = 20_000,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_voxceleb(path: Path, options: SpeechOptions, *, iden_split: str = "", pairs: str = "") -> Federation:
     """The official verification split, as FedHide uses it: 1,211 clients, 40 unseen people with a list of trials.
 
     A training sample is a random clip of an utterance; an evaluated one is `test_crops` clips, evenly spaced. `pairs`
@@ -56,105 +40,62 @@ def load_voxceleb(
     listed = path / pairs if pairs else next((path / name for name in _LISTS if (path / name).is_file()), None)
     given = _trials(listed, found) if listed else None
     tested = [number for number, name in enumerate(found.names) if name in _TESTED]
-    unseen = np.union1d(np.array(tested, np.int64), found.people_of(given or ()))
-    wanted = Wanted(
-        rate=rate,
-        seconds=seconds,
-        test_seconds=test_seconds,
-        test_crops=test_crops,
-        people=people,
-        held_out=0,
-        train=train,
-        validation=validation,
-        test=test,
-        unseen_samples=0,
-        trials=trials,
-        seed=seed,
-        hold_gib=hold_gib,
-        cache=cache,
-    )
+    unseen = np.union1d(np.array(tested, np.int64), people_of(found, given or ()))
     if not iden_split:
-        return load_speech("voxceleb", found, wanted, unseen=unseen, pairs=given)
-    return _identified(path / iden_split, found, wanted, unseen, given)
+        return load_speech("voxceleb", found, options, unseen=unseen, pairs=given)
+    return _identified(path / iden_split, found, options, unseen, given)
 
 
-def load_voxceleb_uv(
-    path: Path,
-    *,
-    rate: int = 8000,
-    seconds: float = 2.048,
-    people: int = 1000,
-    held_out: int = 200,
-    train: int = 25,
-    validation: int = 10,
-    test: int = 10,
-    unseen_samples: int = 5,
-    one_setting: bool = True,
-    trials: int = 20_000,
-    seed: int = 0,
-    hold_gib: float = 2.0,
-    cache: str = "",
-) -> Federation:
+def load_voxceleb_uv(path: Path, options: SpeechOptions, *, one_setting: bool = True) -> Federation:
     """As FedUV: a thousand people with 25, 10 and 10 clips of 2^14 samples each; 5 clips each of 200 others are unseen.
 
     A clip is a fixed window of an utterance; windows do not overlap. With `one_setting` all clips of a person come from
     one video, the one with most; else from all of them.
     """
     found = _find(path)
-    wanted = Wanted(
-        rate=rate,
-        seconds=seconds,
-        test_seconds=seconds,
-        test_crops=1,
-        people=people,
-        held_out=held_out,
-        train=train,
-        validation=validation,
-        test=test,
-        unseen_samples=unseen_samples,
-        trials=trials,
-        seed=seed,
-        hold_gib=hold_gib,
-        cache=cache,
-    )
-    packed = decoded("voxceleb", found, wanted)
-    pieces, origin = whole(packed).windows(wanted.width)
+    options = replace(options, test_seconds=options.seconds)
+    packed = decoded("voxceleb", found, options)
+    pieces, origin = whole(packed).windows(options.width)
     file_W = packed.kept[origin]
     person_W = found.person[file_W]
     if one_setting:
         keep = _longest_video(found, file_W)
         pieces, person_W = pieces.pick(keep), person_W[keep]
-    choice = _clients_first(np.bincount(person_W, minlength=len(found.names)), wanted)
-    split = divide(
-        person_W,
-        found.names,
-        choice,
-        seed=seed,
-        train=train,
-        validation=validation,
-        test=test,
-        unseen_samples=unseen_samples,
-    )
-    return federate_speech("voxceleb_uv", found, packed, pieces, split, wanted)
+    choice = _clients_first(np.bincount(person_W, minlength=len(found.names)), options)
+    split = divide(person_W, found.names, choice, options)
+    return federate_speech("voxceleb_uv", found, packed, pieces, split, options)
 
 
-def _find(path: Path) -> Recordings:
+_DEFAULTS = SpeechOptions(test_crops=10, test=5)
+_FIXED = ("held_out", "least", "unseen_samples")
+_AS_FEDUV = SpeechOptions(
+    rate=8000, seconds=2.048, people=1000, held_out=200, train=25, validation=10, test=10, unseen_samples=5
+)
+_AS_FEDUV_FIXED = ("test_seconds", "test_crops", "least")
+VOXCELEB = DataSet("voxceleb", load_voxceleb, True, WANTS, "fast-resnet34-mel", 512, shared=_DEFAULTS, fixed=_FIXED)
+VOXCELEB_UV = DataSet(
+    "voxceleb_uv", load_voxceleb_uv, True, WANTS, "feduv-voxceleb", 511, shared=_AS_FEDUV, fixed=_AS_FEDUV_FIXED
+)
+
+
+def _find(path: Path) -> Listing:
     """The utterances of everybody, in whichever of the usual places they lie."""
     places = [place for place in _PLACES if (path / place).is_dir()]
     speakers = [(place, name) for place in places for name in subfolders(path / place) if _SPEAKER.fullmatch(name)]
     if not speakers:
         raise SelfsameError(f"{path}: no folders of speakers (id10001 and so on) found; wanted: {WANTS}")
     folders = [name if place == "." else f"{place}/{name}" for place, name in speakers]
-    return Recordings.of(path, folders, [name for _, name in speakers])
+    names = sorted({name for _, name in speakers})  # a person's files may lie in several places
+    number = {name: person for person, name in enumerate(names)}
+    return list_recordings(path, folders, names, [number[name] for _, name in speakers])
 
 
-def _trials(listed: Path, found: Recordings) -> list[Pair]:
+def _trials(listed: Path, found: Listing) -> list[Pair]:
     """The trials of a list, their files named as they lie here."""
     place = {_key(file): file for file in found.files}
-    pairs = list(read_pairs(listed))
     there = [
         replace(pair, first=place.get(pair.first, pair.first), second=place.get(pair.second, pair.second))
-        for pair in pairs
+        for pair in read_trials(listed)
     ]
     check_there(listed, there, found)
     return there
@@ -166,16 +107,16 @@ def _key(file: str) -> str:
 
 
 def _identified(
-    listed: Path, found: Recordings, wanted: Wanted, unseen: Ints, pairs: Sequence[Pair] | None
+    listed: Path, found: Listing, options: SpeechOptions, unseen: Ints, pairs: Sequence[Pair] | None
 ) -> Federation:
     """Training, validation and test utterances of the clients by the publisher's split for identification."""
     part_of = read_iden_split(listed)
     unlisted = [f"{shown(file)}: not in {listed.name}" for file in found.files if _key(file) not in part_of]
-    packed = decoded("voxceleb", found, wanted)
+    packed = decoded("voxceleb", found, options)
     person_S = found.person[packed.kept]
     part_S = np.array([part_of.get(_key(found.files[number]), 0) for number in packed.kept.tolist()], np.int64)
     trained_P = np.bincount(person_S[part_S == 1], minlength=len(found.names))
-    choice = choose_people("voxceleb", trained_P, seed=wanted.seed, people=wanted.people, unseen=unseen)
+    choice = choose_people("voxceleb", trained_P, options, least=1, unseen=unseen)
     notes, few = too_few(found.names, choice)
     class_P = np.full(len(found.names), -1)
     class_P[choice.seen] = np.arange(len(choice.seen))
@@ -188,26 +129,18 @@ def _identified(
 
     away = np.isin(person_S, choice.unseen)
     train, validation, test = (part(~away & (part_S == number)) for number in (1, 2, 3))
-    split = Split(choice.seen, choice.unseen, train, validation, test, part(away), notes, (*unlisted, *few))
-    return federate_speech("voxceleb", found, packed, whole(packed), split, wanted, pairs)
+    split = Division(choice.seen, choice.unseen, train, validation, test, part(away), notes, (*unlisted, *few))
+    return federate_speech("voxceleb", found, packed, whole(packed), split, options, pairs)
 
 
 def read_iden_split(file: Path) -> dict[str, int]:
     """The publisher's split for identification: lines of 1 (training), 2 (validation) or 3 (test) and an utterance."""
-    out: dict[str, int] = {}
-    for number, line in enumerate(read_lines(file), 1):
-        fields = line.split()
-        if not fields:
-            continue
-        if len(fields) != 2 or fields[0] not in ("1", "2", "3"):
-            raise SelfsameError(f"{file}: line {number}: expected 1, 2 or 3 and a file, got {line.strip()[:80]!r}")
-        out[fields[1]] = int(fields[0])
-    if not out:
-        raise SelfsameError(f"{file}: empty, expected lines of 1, 2 or 3 and a file")
-    return out
+    known = ("1", "2", "3")
+    rows = read_list(file, "1, 2 or 3 and a file", lambda words: len(words) == 2 and words[0] in known)
+    return {name: int(part) for _, (part, name) in rows}
 
 
-def _longest_video(found: Recordings, file_W: Ints) -> Ints:
+def _longest_video(found: Listing, file_W: Ints) -> Ints:
     """The windows that come from the video of which their speaker has most."""
     folders, video_F = np.unique([file.rpartition("/")[0] for file in found.files], return_inverse=True)
     video_W = video_F[file_W]
@@ -220,21 +153,17 @@ def _longest_video(found: Recordings, file_W: Ints) -> Ints:
     return np.nonzero(video_W == best_P[found.person[file_W]])[0]
 
 
-def _clients_first(count_P: Ints, wanted: Wanted) -> Choice:
+def _clients_first(count_P: Ints, options: SpeechOptions) -> Choice:
     """Clients among those with enough clips, then unseen people among all others: the paper has hardly any to spare."""
-    least = least_samples("voxceleb_uv", wanted.train, wanted.validation, wanted.test)
+    least = options.needed
     enough = np.nonzero(count_P >= least)[0]
-    if not 2 <= wanted.people <= len(enough):
+    if not 2 <= options.people <= len(enough):
         raise SelfsameError(
-            f"voxceleb_uv: people must be 2 to {len(enough)}, those with {least} clips, got {wanted.people}"
+            f"voxceleb_uv: people must be 2 to {len(enough)}, those with {least} clips, got {options.people}"
         )
-    seen = np.sort(host_generator(wanted.seed, "voxceleb_uv/seen").permutation(enough)[: wanted.people])
-    others = np.setdiff1d(np.nonzero(count_P >= max(2, wanted.unseen_samples))[0], seen)
-    if not 0 <= wanted.held_out <= len(others):
-        raise SelfsameError(
-            f"voxceleb_uv: held_out must be 0 to {len(others)}, the people left with {wanted.unseen_samples} clips, "
-            f"got {wanted.held_out}"
-        )
-    unseen = np.sort(host_generator(wanted.seed, "voxceleb_uv/unseen").permutation(others)[: wanted.held_out])
+    seen = drawn_people(options.seed, "voxceleb_uv/seen", enough, options.people)
+    others = np.setdiff1d(np.nonzero(count_P >= max(2, options.unseen_samples))[0], seen)
+    who = f", the people left with {options.unseen_samples} clips"
+    unseen = draw_unseen("voxceleb_uv", "voxceleb_uv/unseen", others, options, who)
     few = np.setdiff1d(np.nonzero(count_P < least)[0], unseen)
     return Choice(seen, unseen, tuple((int(person), int(count_P[person])) for person in few), least)

@@ -10,10 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from selfsame.data import load
 from selfsame.data.clips import Crops, HeldClips, MappedClips
-from selfsame.data.sets.audiofolder import load_audiofolder
-from selfsame.data.sets.audiomnist import load_audiomnist
-from selfsame.data.sets.voxceleb import load_voxceleb, load_voxceleb_uv, read_iden_split
+from selfsame.data.sets.voxceleb import read_iden_split
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
 
@@ -43,7 +42,7 @@ def _folder(root, people=6, each=5, samples=600):
 
 
 def _own(path, **options):
-    return load_audiofolder(path, **{"rate": RATE, "seconds": 0.2, "test_seconds": 0.25, **options})
+    return load("audiofolder", path, **{"rate": RATE, "seconds": 0.2, "test_seconds": 0.25, **options})
 
 
 def _middle(pcm, width):
@@ -191,13 +190,13 @@ def test_a_wrong_option_gets_one_line(tmp_path, options, line):
 
 def test_nothing_to_read_gets_one_line(tmp_path):
     with pytest.raises(SelfsameError, match="no folders in it; wanted: one folder a person"):
-        load_audiofolder(tmp_path)
+        load("audiofolder", tmp_path)
     (tmp_path / "anna").mkdir()
     with pytest.raises(SelfsameError, match="no wav or flac files found"):
-        load_audiofolder(tmp_path)
+        load("audiofolder", tmp_path)
     (tmp_path / "anna" / "a.wav").write_bytes(b"")
     with pytest.raises(SelfsameError, match=r"none of the 1 files can be read: anna/a\.wav: empty file"):
-        load_audiofolder(tmp_path)
+        load("audiofolder", tmp_path)
 
 
 @pytest.mark.parametrize("inner", ["data", "AudioMNIST/data", "."])
@@ -208,7 +207,7 @@ def test_audiomnist(tmp_path, inner):
                 _speak(tmp_path / inner / f"{speaker:02d}" / f"{digit}_{speaker:02d}_{take}.wav", 300)
     _speak(tmp_path / inner / "03" / "0_04_7.wav")
     _speak(tmp_path / inner / "03" / "other.wav")
-    fed = load_audiomnist(tmp_path, rate=RATE, seconds=0.25, held_out=2, validation=1, test=2)
+    fed = load("audiomnist", tmp_path, rate=RATE, seconds=0.25, held_out=2, validation=1, test=2)
     assert fed.clients == 4 and fed.shape == (1, 500) and fed.count_N.tolist() == [3] * 4
     assert len(fed.test.y) == 8 and len(fed.validation.y) == 4 and len(fed.unseen.y) == 12
     assert set(fed.class_names) == {f"{speaker:02d}" for speaker in range(1, 7)}
@@ -220,7 +219,7 @@ def test_audiomnist(tmp_path, inner):
 def test_audiomnist_is_not_there(tmp_path):
     (tmp_path / "data").mkdir()
     with pytest.raises(SelfsameError, match=r"no folders of speakers found; wanted: .*github\.com/soerenab/AudioMNIST"):
-        load_audiomnist(tmp_path)
+        load("audiomnist", tmp_path)
 
 
 DEV, TESTED = ("id10001", "id10002", "id11251"), ("id10270", "id10309")
@@ -239,7 +238,7 @@ def _voxceleb(root, places=("wav", "wav")):
 
 
 def _vox(path, **options):
-    return load_voxceleb(path, **{"rate": RATE, "seconds": 0.2, "test_seconds": 0.3, "test_crops": 4, **options})
+    return load("voxceleb", path, **{"rate": RATE, "seconds": 0.2, "test_seconds": 0.3, "test_crops": 4, **options})
 
 
 @pytest.mark.parametrize(
@@ -327,7 +326,7 @@ def test_any_identification_list_is_read_or_gets_one_line(tmp_path, raw):
 
 def _uv(path, **options):
     few = {"people": 3, "held_out": 1, "train": 3, "validation": 1, "test": 1, "unseen_samples": 2}
-    return load_voxceleb_uv(path, **{"rate": RATE, "seconds": 0.1, **few, **options})
+    return load("voxceleb_uv", path, **{"rate": RATE, "seconds": 0.1, **few, **options})
 
 
 def _videos(root):

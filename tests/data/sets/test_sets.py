@@ -13,7 +13,8 @@ from selfsame.config.recipe import AugmentPart, LocalPart, from_mapping
 from selfsame.data import load
 from selfsame.engine.batches import Sampler, step_batch
 from selfsame.methods.base import unit
-from selfsame.runs.run import Run, carry_on, start
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import Run, start
 
 
 @pytest.fixture(autouse=True)

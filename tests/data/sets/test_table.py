@@ -8,8 +8,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selfsame.data.sets import table
-from selfsame.data.sets.table import find_csv, load_table, matching, read_csv, read_header
+from selfsame.data import load
+from selfsame.data.formats import csv_table
+from selfsame.data.formats.csv_table import find_csv, read_csv, read_header
+from selfsame.data.tables import matching
 from selfsame.errors import SelfsameError
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -107,7 +109,7 @@ def test_broken_files_get_one_line_with_its_number(tmp_path, text, line):
 
 
 def test_an_endless_line_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "_LONGEST_LINE", 30)
+    monkeypatch.setattr(csv_table, "_LONGEST_LINE", 30)
     with pytest.raises(SelfsameError, match="line 3: longer than 30 bytes"):
         read_csv(write(tmp_path, "user,a,b\n1,2,3\n" + "1," * 100), ("user",), every)
 
@@ -141,7 +143,7 @@ def test_columns_are_chosen_by_name_and_pattern():
 
 
 def test_people_are_split_and_their_rows_standardised_by_the_training_rows(tmp_path):
-    fed = load_table(people(tmp_path), user="who", held_out=2, validation=2, test=3, without="c", trials=264)
+    fed = load("table", people(tmp_path), user="who", held_out=2, validation=2, test=3, without="c", trials=264)
     assert fed.name == "table" and fed.shape == (2,) and fed.clients == 4
     assert len(fed.class_names) == 6 and sorted(fed.class_names) == [f"p{user}" for user in range(6)]
     assert fed.count_N.tolist() == [7] * 4
@@ -166,7 +168,7 @@ def test_people_are_split_and_their_rows_standardised_by_the_training_rows(tmp_p
 
 def test_a_missing_value_becomes_the_training_mean_and_nothing_else(tmp_path):
     gap = {(user, row) for user in range(6) for row in (0, 5)}
-    fed = load_table(people(tmp_path, gap=gap), user="who", held_out=2, test=3, missing="mean")
+    fed = load("table", people(tmp_path, gap=gap), user="who", held_out=2, test=3, missing="mean")
     assert fed.notes == (
         "12 of 216 cells are missing and hold their column's mean",
         "columns of one value in all training rows: 'c'",
@@ -179,21 +181,21 @@ def test_a_missing_value_becomes_the_training_mean_and_nothing_else(tmp_path):
     for x in (fed.source.x, fed.test.x, fed.unseen.x):
         filled = torch.tensor([int(count) % 1000 in (0, 5) for count in x[:, 0].tolist()])
         torch.testing.assert_close(fed.scale(x)[filled][:, 2], torch.zeros(int(filled.sum())), atol=1e-5, rtol=0)
-    dropped = load_table(tmp_path, user="who", missing="drop", test=3, standardise=False)
+    dropped = load("table", tmp_path, user="who", missing="drop", test=3, standardise=False)
     assert dropped.notes == ("12 rows are left out, with missing values",) and dropped.count_N.tolist() == [7] * 6
     assert dropped.mean == (0.0,) and dropped.std == (1.0,)
 
 
 def test_the_split_depends_on_the_seed_alone(tmp_path):
     folder = people(tmp_path)
-    one, same, other = (load_table(folder, user="who", held_out=2, test=3, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (load("table", folder, user="who", held_out=2, test=3, seed=seed) for seed in (0, 0, 1))
     assert torch.equal(one.source.x, same.source.x) and torch.equal(one.test.x, same.test.x)
     assert not torch.equal(one.test.x, other.test.x)
 
 
 def test_people_with_too_few_rows_are_told(tmp_path):
     write(tmp_path, "user,a\n" + "\n".join(f"{user},{row}" for user in range(4) for row in range(3 + 2 * (user > 0))))
-    fed = load_table(tmp_path, test=3)
+    fed = load("table", tmp_path, test=3)
     assert (
         fed.clients == 3
         and "1 people are no clients" in fed.notes[0]
@@ -213,14 +215,14 @@ def test_people_with_too_few_rows_are_told(tmp_path):
 )
 def test_wrong_options_get_one_line(tmp_path, options, line):
     with pytest.raises(SelfsameError, match=line):
-        load_table(people(tmp_path), **{"user": "who", **options})
+        load("table", people(tmp_path), **{"user": "who", **options})
 
 
 def test_a_column_without_values_is_refused(tmp_path):
     lines = "\n".join(f"{user},{row}," for user in range(3) for row in range(6))
     write(tmp_path, f"user,a,b\n{lines}")
     with pytest.raises(SelfsameError, match="column 'b' has no value in any training row; leave it out"):
-        load_table(tmp_path, missing="mean", test=1)
+        load("table", tmp_path, missing="mean", test=1)
 
 
 def test_the_file_is_found_alone_or_by_name(tmp_path):
@@ -269,7 +271,7 @@ def test_changed_files_load_or_get_one_line(tmp_path, data):
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     write(tmp_path, bytes(raw))
-    fed = tried(lambda: load_table(tmp_path, user="who", test=1))
+    fed = tried(lambda: load("table", tmp_path, user="who", test=1))
     assert fed is None or bool(torch.isfinite(fed.scale(fed.source.x)).all())
 
 

@@ -6,17 +6,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selfsame.data.sets.touch import (
-    Touches,
-    first_touches,
-    load_hold_and_tap,
-    load_touch,
-    load_touchalytics,
-    load_touchalytics_strokes,
-    read_touchalytics,
-    read_touches,
-    touch_vectors,
-)
+from selfsame.data import load
+from selfsame.data.sets.touch import read_touches
+from selfsame.data.sets.touchalytics import read_touchalytics
+from selfsame.data.touches import Touches, first_touches, touch_vectors
 from selfsame.errors import SelfsameError
 
 FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -123,7 +116,7 @@ def test_clients_draw_samples_from_their_early_touches_and_are_tested_on_the_lat
     if shuffled:
         np.random.default_rng(0).shuffle(rows)
     write(tmp_path, TOUCH, rows)
-    fed = load_touch(tmp_path, events=3, stride=1, test_share=0.3, validation_share=0.2, test=2, held_out=1)
+    fed = load("touch", tmp_path, events=3, stride=1, test_share=0.3, validation_share=0.2, test=2, held_out=1)
     assert fed.shape == (1, 3, 10) and fed.clients == 3 and len(fed.class_names) == 4
     for client in range(3):
         person = int(fed.class_names[client])
@@ -152,7 +145,7 @@ def test_clients_draw_samples_from_their_early_touches_and_are_tested_on_the_lat
 def test_drawing_a_batch_never_waits_for_a_value(tmp_path):
     """On the meta device there are shapes alone: what works there can be captured in a CUDA graph."""
     write(tmp_path, TOUCH, [row for person in (0, 1) for row in stream(person, 30)])
-    source = load_touch(tmp_path, events=4).source.to("meta")
+    source = load("touch", tmp_path, events=4).source.to("meta")
     index = torch.empty(3, 8, dtype=torch.int64, device="meta")
     batch = source.rows(index[:, 0], index)
     assert batch.shape == (3, 8, 1, 4, 10) and batch.device.type == "meta" and not source.on_host
@@ -163,18 +156,18 @@ def test_no_sample_goes_beyond_a_session_or_half_an_hour(tmp_path):
         f"{row},{'early' if n % 40 < 20 else 'late'}" for person in (0, 1) for n, row in enumerate(stream(person, 40))
     ]
     write(tmp_path, f"{TOUCH},session", rows)
-    fed = load_touch(tmp_path, events=10, test_share=0.25)
+    fed = load("touch", tmp_path, events=10, test_share=0.25)
     assert fed.count_N.tolist() == [11 + 1] * 2  # of 20 touches, and of the 10 before the test begins
     write(tmp_path, TOUCH, [row for person in (0, 1) for row in stream(person, 40, step=200_001.0)])
     with pytest.raises(SelfsameError, match="at least 2 are needed"):
-        load_touch(tmp_path, events=10)
+        load("touch", tmp_path, events=10)
     write(tmp_path, TOUCH, [row for person in (0, 1) for row in stream(person, 40, step=200_000.0)])
-    assert load_touch(tmp_path, events=10).count_N.tolist() == [21, 21]
+    assert load("touch", tmp_path, events=10).count_N.tolist() == [21, 21]
 
 
 def test_people_with_too_few_touches_are_told(tmp_path):
     write(tmp_path, TOUCH, [row for person in range(3) for row in stream(person, 8 if person else 4)])
-    fed = load_touch(tmp_path, events=2)
+    fed = load("touch", tmp_path, events=2)
     assert fed.class_names == ("1", "2")
     assert fed.notes == ("1 people are no clients, with fewer than 1 samples: 0 (0)",)
     assert fed.left_out == ("0: 0 samples, a client needs 1",)
@@ -183,7 +176,7 @@ def test_people_with_too_few_touches_are_told(tmp_path):
 @pytest.mark.parametrize("stride", [0, 1, 2, 7])
 def test_test_samples_are_a_stride_apart_and_never_share_a_touch_by_default(tmp_path, stride):
     write(tmp_path, TOUCH, [row for person in range(3) for row in stream(person, 80)])
-    fed = load_touch(tmp_path, events=4, stride=stride, test_share=0.5, held_out=1, test=100, trials=12)
+    fed = load("touch", tmp_path, events=4, stride=stride, test_share=0.5, held_out=1, test=100, trials=12)
     assert fed.count_N.tolist() == [37, 37]
     for samples, touches in ((fed.test, 40), (fed.unseen, 80)):
         for label in samples.y.unique().tolist():
@@ -216,14 +209,14 @@ def test_test_samples_are_a_stride_apart_and_never_share_a_touch_by_default(tmp_
 def test_broken_files_get_one_line_with_its_number(tmp_path, header, rows, line):
     write(tmp_path, header, rows or ["a" + ",1" * header.count(",")])
     with pytest.raises(SelfsameError, match=line) as caught:
-        load_touch(tmp_path)
+        load("touch", tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_missing_values_may_drop_their_row(tmp_path):
     rows = [row for person in (0, 1) for row in stream(person, 30)]
     write(tmp_path, TOUCH, [*rows[:3], "0,nan,0,0,0,0,1,1,1", *rows[3:]])
-    fed = load_touch(tmp_path, events=2, missing="drop")
+    fed = load("touch", tmp_path, events=2, missing="drop")
     assert fed.notes == ("1 rows are left out, with missing values",) and fed.count_N.tolist() == [21, 21]
 
 
@@ -243,7 +236,7 @@ def test_missing_values_may_drop_their_row(tmp_path):
 def test_wrong_options_get_one_line(tmp_path, options, line):
     write(tmp_path, TOUCH, [row for person in (0, 1) for row in stream(person, 30)])
     with pytest.raises(SelfsameError, match=line):
-        load_touch(tmp_path, **{"events": 2, **options})
+        load("touch", tmp_path, **{"events": 2, **options})
 
 
 STROKE = [
@@ -301,13 +294,13 @@ def test_touchalytics_is_mapped_as_it_says(tmp_path):
 
 def test_touchalytics_documents_are_its_parts(tmp_path):
     strokes(tmp_path / "touchalytics")
-    fed = load_touchalytics(tmp_path, events=3, held_out=1)
+    fed = load("touchalytics", tmp_path, events=3, held_out=1)
     assert fed.shape == (1, 3, 10) and fed.count_N.tolist() == [6] * 3  # documents 1, 3 and 4, two places to begin each
     assert len(fed.test.y) == 3 * 2 and len(fed.unseen.y) == 5 and len(fed.validation.y) == 0
-    assert len(load_touchalytics(tmp_path, events=3, held_out=1, stride=1).unseen.y) == 10
-    fed = load_touchalytics(tmp_path, events=3, held_out=1, validation=True)
+    assert len(load("touchalytics", tmp_path, events=3, held_out=1, stride=1).unseen.y) == 10
+    fed = load("touchalytics", tmp_path, events=3, held_out=1, validation=True)
     assert fed.count_N.tolist() == [4] * 3 and len(fed.validation.y) == 3
-    fed = load_touchalytics_strokes(tmp_path, held_out=1, test=3)
+    fed = load("touchalytics_strokes", tmp_path, held_out=1, test=3)
     assert fed.shape == (len(STROKE) - 2,) and fed.count_N.tolist() == [17] * 3
 
 
@@ -323,23 +316,24 @@ def test_touchalytics_documents_are_its_parts(tmp_path):
 def test_odd_touchalytics_get_one_line(tmp_path, change, line):
     strokes(tmp_path, **change)
     with pytest.raises(SelfsameError, match=line):
-        load_touchalytics(tmp_path)
+        load("touchalytics", tmp_path)
 
 
 def test_an_unknown_wait_keeps_samples_apart(tmp_path):
     strokes(tmp_path, **{"inter-stroke time": ""})
     with pytest.raises(SelfsameError, match="at least 2 are needed"):
-        load_touchalytics(tmp_path, events=3, held_out=0)
+        load("touchalytics", tmp_path, events=3, held_out=0)
 
 
 def test_hold_and_tap_leaves_the_activity_out(tmp_path):
     rows = [f"{user},{user},{n},{'' if n == 1 else n % 3},{n % 3}" for user in range(5) for n in range(9)]
     write(tmp_path / "hold_and_tap", "user,touch_0,touch_1,sensor_0,activity_0", rows, "features.csv")
-    fed = load_hold_and_tap(tmp_path, held_out=2, test=3)
+    fed = load("hold_and_tap", tmp_path, held_out=2, test=3)
     assert fed.name == "hold_and_tap" and fed.shape == (3,) and fed.count_N.tolist() == [6] * 3
-    assert load_hold_and_tap(tmp_path, held_out=2, test=3, columns="touch_*").shape == (2,)
+    assert load("hold_and_tap", tmp_path, held_out=2, test=3, columns="touch_*").shape == (2,)
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(SelfsameError, match=r"no file features.csv; wanted: features.csv in PATH or PATH/hold_and_tap"):
-        load_hold_and_tap(tmp_path / "hold_and_tap" / "nowhere")
+        load("hold_and_tap", tmp_path / "nothing")
 
 
 @FUZZ
@@ -355,7 +349,7 @@ def test_changed_files_load_or_get_one_line(tmp_path, data, points):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.sampled_from(b'0129.,-eEn"\n\r\xff '))
     file.write_bytes(raw)
     try:
-        fed = load_touch(tmp_path, events=2)
+        fed = load("touch", tmp_path, events=2)
     except SelfsameError as error:
         assert "\n" not in str(error)
         return

@@ -6,8 +6,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from selfsame.data.formats import xc_text
+from selfsame.data.formats.xc_text import read_xc
 from selfsame.data.sets import xc
-from selfsame.data.sets.xc import load_xc, read_xc
+from selfsame.data.sets.xc import load_xc
 from selfsame.errors import SelfsameError
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -77,13 +79,13 @@ def random_text(rng, rows, features=40, labels=30):
 def test_blocks_do_not_show(tmp_path, monkeypatch, block):
     text = random_text(np.random.default_rng(0), 60)
     (tmp_path / "x").write_text(text)
-    monkeypatch.setattr(xc, "_BLOCK", block)
+    monkeypatch.setattr(xc_text, "_BLOCK", block)
     assert lists(read_xc(tmp_path / "x")) == parsed(text)
 
 
 def test_the_parser_of_lines_agrees_with_that_of_blocks():
     text = (random_text(np.random.default_rng(1), 200).split("\n", 1)[1] + "\n").encode()
-    fast, slow = xc._fast(text, 40, 30), xc._slow("x", text, 2, 40, 30)
+    fast, slow = xc_text._fast(text, 40, 30), xc_text._slow("x", text, 2, 40, 30)
     for one, other in zip(fast, slow, strict=True):
         assert one.dtype == other.dtype and np.array_equal(one, other)
 
@@ -245,15 +247,15 @@ def test_broken_files_get_one_line_with_its_number(tmp_path, text, line):
 
 @pytest.mark.parametrize("block", [16, 1 << 22])
 def test_lines_are_counted_over_blocks(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(xc, "_BLOCK", block)
+    monkeypatch.setattr(xc_text, "_BLOCK", block)
     (tmp_path / "x").write_text("60 5 5\n" + "1 1:1\n" * 40 + "1 1:x\n" + "1 1:1\n" * 19)
     with pytest.raises(SelfsameError, match="line 42: expected index:value"):
         read_xc(tmp_path / "x")
 
 
 def test_an_endless_line_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(xc, "_BLOCK", 10)
-    monkeypatch.setattr(xc, "_LONGEST_LINE", 50)
+    monkeypatch.setattr(xc_text, "_BLOCK", 10)
+    monkeypatch.setattr(xc_text, "_LONGEST_LINE", 50)
     (tmp_path / "x").write_text("1 5 5\n1 " + "2:1 " * 1000)
     with pytest.raises(SelfsameError, match="line 2: longer than 50 bytes"):
         read_xc(tmp_path / "x")
@@ -295,9 +297,9 @@ def test_text_of_the_right_letters_loads_or_gets_one_line(tmp_path, body, rows):
 @given(body=ODD)
 def test_both_parsers_say_the_same(body):
     text = body.encode() + b"\n"
-    fast = xc._fast(text, 6, 5)
+    fast = xc_text._fast(text, 6, 5)
     try:
-        slow = xc._slow("x", text, 2, 6, 5)
+        slow = xc_text._slow("x", text, 2, 6, 5)
     except SelfsameError:
         assert fast is None
         return

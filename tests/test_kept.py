@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from selfsame.device.promise import DISTRIBUTIONS, measured, share_with_rest, simulated, thresholds
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.kept import DISTRIBUTIONS, measured, share_with_rest, simulated, thresholds
 from selfsame.device.thresholds import bounded, kept_chance, warm_up
 from selfsame.errors import SelfsameError
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 10), st.data())
 def test_share_with_rest_by_trying_every_order(n, m, tenths, data):
     k = data.draw(st.integers(1, n))

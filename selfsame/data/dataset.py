@@ -1,0 +1,59 @@
+"""A data set by name: how to load it, what it needs, and the options it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from selfsame.data.federation import Federation
+from selfsame.errors import SelfsameError
+from selfsame.fields import options_of
+
+WIDE = {"channels": (16, 32)}  # 8x8 images are small enough to afford more channels than LeNet's 8 and 4
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: how to load it, what it needs, and the network that suits it.
+
+    `load` takes the path, where one is needed, then the `shared` options, where there are any, and its own options as
+    keyword-only parameters.
+    """
+
+    name: str
+    load: Callable[..., Federation]
+    needs_path: bool
+    wants: str  # which files, and where a user gets them
+    net: str
+    width: int  # of the embedding
+    net_options: dict[str, Any] = field(default_factory=dict)
+    file: bool = False  # the path may name a file
+    faults: Callable[[Path], Iterable[str]] | None = None  # a line for each unreadable file, where loading stops at one
+    shared: Any = None  # a frozen dataclass: the options of a family of data sets, with the defaults of this one
+    fixed: tuple[str, ...] = ()  # those of the family that this one does not offer
+
+    @property
+    def _offered(self) -> dict[str, Any]:
+        parts = fields(self.shared) if self.shared is not None else ()
+        return {part.name: getattr(self.shared, part.name) for part in parts if part.name not in self.fixed}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options and their defaults: its own, then those that it shares with its family."""
+        return {**options_of(self.load), **self._offered}
+
+    def open(self, path: Path | None, options: Mapping[str, Any]) -> Federation:
+        """Load it; the path and the options have been checked."""
+        common = {name: value for name, value in options.items() if name in self._offered}
+        own = {name: value for name, value in options.items() if name not in common}
+        first = [] if path is None else [path]
+        return self.load(*first, *([] if self.shared is None else [replace(self.shared, **common)]), **own)
+
+
+def within(name: str, least: float, most: float, /, **options: float) -> None:
+    """Refuse options of a data set that are not from `least` to `most`."""
+    for option, value in options.items():
+        if not least <= value <= most:
+            raise SelfsameError(f"{name}: {option} must be {least} to {most}, got {value}")

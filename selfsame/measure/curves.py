@@ -1,0 +1,170 @@
+"""Operating curves and every rate that is read off them; a larger score always means a closer match.
+
+NumPy alone, so that a report draws without PyTorch. A curve need not hold every threshold: corners suffice, since all
+rates are those of the straight lines between them or lie on a corner.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from selfsame.errors import SelfsameError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+FALSE_ACCEPTS = 10  # that a rate must rest on: with fewer, the threshold hangs on single trials
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Roc:
+    """How many trials are accepted at score >= threshold, from none of them (threshold inf) to all."""
+
+    genuine: Ints | Floats  # whole numbers
+    impostor: Ints | Floats
+    threshold: Floats | None = None  # falling; None where nobody asks for it
+
+    @cached_property
+    def fpr(self) -> Floats:
+        return self.impostor / self.impostor[-1]
+
+    @cached_property
+    def tpr(self) -> Floats:
+        return self.genuine / self.genuine[-1]
+
+    @property
+    def eer(self) -> float:
+        """The rate at which false accepts and false rejects are equally frequent, on the straight lines."""
+        right, part = self._crossing
+        left, fpr = (float(self.impostor[k] / self.impostor[-1]) for k in (right - 1, right))
+        return left + part * (fpr - left)
+
+    @property
+    def eer_threshold(self) -> float:
+        """The threshold of the EER: between two scores in the part in which the rate lies between their points."""
+        assert self.threshold is not None, "this curve has no thresholds"
+        right, part = self._crossing
+        high, low = (float(self.threshold[k]) for k in (right - 1, right))
+        return low if np.isinf(high) or part == 1 else high + part * (low - high)
+
+    @cached_property
+    def _crossing(self) -> tuple[int, float]:
+        """The first point at which FPR >= FNR, and in which part of the line that leads there they are equal."""
+
+        def gap(k: int) -> float:
+            """FPR - FNR, which rises from -1 to 1."""
+            return float(self.impostor[k] / self.impostor[-1] + self.genuine[k] / self.genuine[-1] - 1)
+
+        right = bisect.bisect_left(range(len(self.genuine)), 0.0, key=gap)
+        short, over = gap(right - 1), gap(right)
+        return right, -short / (over - short)
+
+    @property
+    def area(self) -> float:
+        """The AUROC: the chance that a genuine score exceeds an impostor's, where equal scores count half."""
+        genuine, impostor = self.genuine[-1], self.impostor[-1]
+        rejected = impostor - self.impostor
+        # Whole numbers throughout: each genuine trial counts the impostors below it and those not above it.
+        return float(np.dot(np.diff(self.genuine), rejected[1:] + rejected[:-1]) / 2 / genuine / impostor)
+
+    def tpr_at(self, fpr: float) -> float:
+        """The highest TPR of a threshold whose FPR is at most this."""
+        return float(self.tpr[np.searchsorted(self.fpr, fpr, "right") - 1])
+
+    def min_dcf(self, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+        """The least detection cost over all thresholds, in units of the better of accepting nobody and everybody.
+
+        The cost is c_miss * p_target * FNR + c_fa * (1 - p_target) * FPR; VoxCeleb: p_target 0.01 or 0.05, costs 1.
+        """
+        miss, false_accept = c_miss * p_target, c_fa * (1 - p_target)
+        return float(np.min(miss * (1 - self.tpr) + false_accept * self.fpr) / min(miss, false_accept))
+
+    def thin(self, points: int = 400) -> Roc:
+        """At most `points` of the curve for plotting, its ends among them.
+
+        Half of them lie at equal steps of FPR + TPR, so that straight lines miss no rate by more than a step; the
+        others lie dense at both ends, where a logarithmic scale looks.
+        """
+        if points < 4:
+            raise SelfsameError(f"thin: expected at least 4 points, got {points}")
+        if len(self.genuine) <= points:
+            return self
+        steps = np.geomspace(1e-6, 1, points // 4)
+        fnr = 1 - self.tpr
+        places = [
+            np.searchsorted(self.fpr, steps, "right") - 1,
+            len(fnr) - np.searchsorted(fnr[::-1], steps, "right"),
+            np.searchsorted(self.fpr + self.tpr, np.linspace(0, 2, points // 2)),
+        ]
+        keep = np.unique(np.clip(np.concatenate(places), 0, len(fnr) - 1))
+        threshold = None if self.threshold is None else self.threshold[keep]
+        return Roc(self.genuine[keep], self.impostor[keep], threshold)
+
+
+def roc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
+    """One point for every distinct score."""
+    own, other = np.sort(_side("genuine", genuine)), np.sort(_side("impostor", impostor))
+    # Both sides are sorted on their own and merged: several times as fast as sorting all with their places.
+    is_own = np.zeros(len(own) + len(other), bool)
+    is_own[np.searchsorted(other, own) + np.arange(len(own))] = True
+    score = np.empty(len(is_own), np.result_type(own, other))
+    score[is_own], score[~is_own] = own, other
+    is_own, score = is_own[::-1], score[::-1]
+    last = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)  # of each run of equal scores
+    accepted = np.cumsum(is_own, dtype=np.int64)[last]
+    return Roc(
+        genuine=np.append(0, accepted),
+        impostor=np.append(0, last + 1 - accepted),
+        threshold=np.append(np.inf, score[last].astype(np.float64)),
+    )
+
+
+def auroc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> float:
+    """The area under the ROC of these scores."""
+    return roc(genuine, impostor).area
+
+
+def eer(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> tuple[float, float]:
+    """(rate, threshold) of equal errors of these scores."""
+    curve = roc(genuine, impostor)
+    return curve.eer, curve.eer_threshold
+
+
+def supported(at: float, impostors: int) -> bool:
+    """Whether so many impostor trials give the false accepts that a figure at this FPR must rest on."""
+    return at * impostors >= FALSE_ACCEPTS * (1 - 1e-9)
+
+
+def det(fpr: Floats, tpr: Floats) -> tuple[Floats, Floats]:
+    """Normal deviates of (FPR, FNR), a straight line where scores are normal; what lies at infinity is left out."""
+    inside = (fpr > 0) & (fpr < 1) & (tpr > 0) & (tpr < 1)
+    return deviate(fpr[inside]), deviate(1 - tpr[inside])
+
+
+def deviate(rate: Floats | Sequence[float]) -> Floats:
+    """The normal deviate of each rate between 0 and 1."""
+    return np.array([_NORMAL.inv_cdf(float(value)) for value in rate])
+
+
+def histogram(score: Floats, same: Bools, bins: int = 60) -> tuple[Floats, Ints, Ints]:
+    """(edges, genuine, impostor): how many trials of each kind lie in each of the equal steps over all scores."""
+    edges = np.histogram_bin_edges(score, bins)
+    return edges, np.histogram(score[same], edges)[0], np.histogram(score[~same], edges)[0]
+
+
+def _side(name: str, score: npt.ArrayLike) -> npt.NDArray[np.generic]:
+    flat = np.asarray(score).reshape(-1)
+    if not len(flat):
+        raise SelfsameError(f"scores: no {name} scores")
+    if not np.isfinite(flat).all():
+        raise SelfsameError(f"scores: {name} scores must be finite, {int((~np.isfinite(flat)).sum())} are not")
+    return flat

@@ -1,0 +1,176 @@
+"""All figures of one protocol's trials, as plain numbers and words, ready for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from selfsame.errors import SelfsameError
+from selfsame.measure.bootstrap import LEAST_PEOPLE, interval, mean_replicates, replicates
+from selfsame.measure.curves import FALSE_ACCEPTS, Bools, Floats, Ints, Roc, histogram, roc, supported
+from selfsame.measure.ranking import KS, precision
+from selfsame.measure.trials import Scored
+from selfsame.measure.users import per_user
+
+FPRS = (1e-1, 1e-2, 1e-3, 1e-4)
+P_TARGETS = (0.01, 0.05)  # VoxCeleb's, with both costs 1
+
+_MOST_USERS = 10_000  # listed one by one
+
+Plain = dict[str, Any]
+Stream = Callable[[str], np.random.Generator]  # the random numbers of a purpose
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The trials of a protocol, and what goes with them."""
+
+    name: str
+    what: str
+    scored: Scored
+    place: tuple[Ints, Ints] | None = None  # of each sample's own template among all, and whose sample
+    pairs: bool = False  # no side of a trial is a template
+    fold_T: Ints | None = None
+    notes: tuple[str, ...] = ()
+    precision: dict[int, float] | None = None  # P@k against several true labels, in place of that by places
+
+
+def outcome(measured: Measured, bootstrap: int, rng: Stream, name_of: Callable[[int], str]) -> Plain:
+    """Error rates with their intervals, identification, folds, users, curve and histogram."""
+    scored = measured.scored
+    curve = roc(scored.genuine, scored.impostor)
+    value = _rates(curve)
+    owners = len(np.unique(scored.person_a[scored.same]))
+    notes = list(measured.notes)
+    drawn: Floats | None = None
+    if bootstrap and owners >= LEAST_PEOPLE:
+        drawn = replicates(scored, _rates, bootstrap, rng(f"bootstrap/{measured.name}"))
+    elif bootstrap:
+        notes.append(f"no intervals: {owners} people have genuine trials, {LEAST_PEOPLE} are needed")
+
+    def figure(number: int) -> Plain:
+        low, high = (None, None) if drawn is None else interval(drawn[:, number])
+        return {"value": float(value[number]), "low": low, "high": high}
+
+    tprs: Plain = {}
+    impostors = len(scored.impostor)
+    for number, at in enumerate(FPRS):
+        needed = math.ceil(FALSE_ACCEPTS / at)
+        refused = {"refused": f"needs {needed:,} impostor trials, there are {impostors:,}"}
+        tprs[f"{at:g}"] = figure(2 + number) if supported(at, impostors) else refused
+    edges, genuine, impostor = histogram(scored.score, scored.same)
+    few = curve.thin()
+    return {
+        "name": measured.name,
+        "what": measured.what,
+        "genuine": len(scored.genuine),
+        "impostor": impostors,
+        "people": scored.people,
+        "eer": {**figure(0), "threshold": curve.eer_threshold},
+        "auroc": figure(1),
+        "tpr_at_fpr": tprs,
+        "min_dcf": {f"{p:g}": figure(2 + len(FPRS) + number) for number, p in enumerate(P_TARGETS)},
+        "identification": _identification(measured, bootstrap if drawn is not None else 0, rng),
+        "folds": _folds(measured),
+        "users": _users(measured, curve.eer_threshold, name_of),
+        "curve": {"fpr": _few(few.fpr), "tpr": _few(few.tpr)},
+        "histogram": {"edges": _few(edges), "genuine": genuine.tolist(), "impostor": impostor.tolist()},
+        "notes": notes,
+    }
+
+
+def _rates(curve: Roc) -> Floats:
+    """EER, AUROC, TPRs, detection costs."""
+    return np.array([curve.eer, curve.area, *map(curve.tpr_at, FPRS), *map(curve.min_dcf, P_TARGETS)])
+
+
+def _identification(measured: Measured, bootstrap: int, rng: Stream) -> Plain | None:
+    """Rank-1 and P@k of each sample among all templates; the templates stay in every replicate."""
+    rank: Plain = {}
+    found = measured.precision
+    if found is None:
+        if measured.place is None:
+            return None
+        place_S, person_S = measured.place
+        templates = len(np.unique(measured.scored.person_a))
+        found = precision(place_S, len(place_S), [k for k in KS if k <= templates])
+        rank = {"low": None, "high": None}
+        if bootstrap:
+            first = (place_S == 0).astype(np.float64)
+            drawn = mean_replicates(first, person_S, bootstrap, rng(f"rank/{measured.name}"))
+            rank["low"], rank["high"] = interval(drawn)
+    return {"rank_1": {"value": found[1], **rank}, **{f"p@{k}": value for k, value in found.items()}}
+
+
+def _folds(measured: Measured) -> Plain | None:
+    if measured.fold_T is None:
+        return None
+    mean, error, each = fold_accuracy(measured.scored, measured.fold_T)
+    return {"accuracy": mean, "standard_error": error, "each": each}
+
+
+def fold_accuracy(scored: Scored, fold_T: Ints) -> tuple[float, float, list[float]]:
+    """(mean, its standard error, each fold's): right verdicts at the threshold that is best on all other folds.
+
+    This is how LFW's View 2 is reported. The threshold lies half way between the lowest score that is accepted and the
+    highest that is not.
+    """
+    folds = np.unique(fold_T)
+    if len(folds) < 2:
+        raise SelfsameError(f"folds: at least 2 are needed, got {len(folds)}")
+    rights = []
+    for fold in folds:
+        here = fold_T == fold
+        limit = _most_right(scored.score[~here], scored.same[~here])
+        rights.append(float(((scored.score[here] >= limit) == scored.same[here]).mean()))
+    return float(np.mean(rights)), float(np.std(rights, ddof=1) / math.sqrt(len(rights))), rights
+
+
+def _most_right(score: Floats, same: Bools) -> float:
+    """The threshold with most right verdicts, the highest of those."""
+    curve = roc(score[same], score[~same])
+    assert curve.threshold is not None
+    best = int(np.argmax(curve.genuine - curve.impostor))
+    here = curve.threshold[best]
+    below = curve.threshold[best + 1] if best + 1 < len(curve.threshold) else here
+    return float(here if np.isinf(here) else (here + below) / 2)
+
+
+def _users(measured: Measured, limit: float, name_of: Callable[[int], str]) -> Plain:
+    """What the figures mean for each user, the worst first."""
+    users = per_user(measured.scored, limit, measured.pairs)
+    return {
+        "number": len(users.person_P),
+        "threshold": limit,
+        "mean": float(users.tpr_P.mean()),
+        "median": float(np.median(users.tpr_P)),
+        "worst_tenth": float(users.tpr_P[users.worst].mean()),
+        "worst_tenth_users": len(users.worst),
+        "locked_out": users.locked_out,
+        "never_accepted": users.never_accepted,
+        "one_class_auroc": _number(users.one_class_auroc),
+        "each": [
+            {
+                "name": name_of(int(users.person_P[place])),
+                "genuine": int(users.genuine_P[place]),
+                "impostor": int(users.impostor_P[place]),
+                "tpr": float(users.tpr_P[place]),
+                "fpr": _number(users.fpr_P[place]),
+                "auroc": _number(users.auroc_P[place]),
+            }
+            for place in users.order[:_MOST_USERS]
+        ],
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _few(values: Floats) -> list[float]:
+    """Numbers to be drawn need few digits."""
+    return [float(f"{value:.7g}") for value in values]

@@ -1,0 +1,171 @@
+"""The runs of a recipe file, or of several methods, in one folder: what has ended, what is left, what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from selfsame.config.experiment import Experiment, Job
+from selfsame.config.presets import make_recipe
+from selfsame.config.recipe import DataPart, Recipe, differences, from_mapping, parse_setting, read_toml
+from selfsame.data import Federation, load
+from selfsame.engine import checkpoint
+from selfsame.engine.setup import prepare, resolve
+from selfsame.errors import SelfsameError
+from selfsame.files import write
+from selfsame.methods import options_of
+from selfsame.report.html import write_report
+from selfsame.report.table import Row, beside_markdown, beside_plain
+from selfsame.report.view import RunView
+from selfsame.runs.parallel import resume_all
+from selfsame.runs.run import Run, load_run, start, vacant
+from selfsame.runs.summary import read_view
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far the run of a recipe has come in its folder."""
+
+    there: bool = False
+    round: int = 0
+    differs: tuple[str, ...] = ()  # the keys in which the run that lies there is another one
+    view: RunView | None = None  # of a run that has ended, well or not
+
+    @property
+    def words(self) -> str:
+        """For a list of runs."""
+        if not self.there:
+            return "not begun"
+        if self.differs:
+            return f"another recipe lies there: {', '.join(self.differs)}"
+        if self.view is None:
+            return f"stopped at round {self.round:,}"
+        return "diverged" if self.view.diverged else "done"
+
+
+def standing(folder: Path, recipe: Recipe) -> Standing:
+    """What the folder holds of this recipe, read without the data."""
+    if not (folder / "recipe.toml").is_file():
+        return Standing()
+    stored, wanted = from_mapping(read_toml(folder / "recipe.toml")), resolve(recipe)
+    filled_in = set() if "features" in wanted.net.options else {"net.features"}  # the data set told the network
+    filled_in |= {"split.most"} if wanted.split.epsilon else set()  # the budget said how many rounds
+    differs = [key for key in differences(stored, wanted) if key not in filled_in]
+    saved = folder / "checkpoint" / "state.safetensors"
+    done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
+    shown = read_view(folder) if (folder / "result.json").is_file() else None
+    ended = shown is not None and (done >= stored.run.rounds or shown.diverged)
+    return Standing(True, done, tuple(differs), shown if ended else None)
+
+
+@dataclass
+class Campaign:
+    """A recipe file whose runs lie, or shall lie, in a folder."""
+
+    experiment: Experiment
+    folder: Path
+    changed: Sequence[str] = ()  # what the command line set, for the reader of the results
+    jobs: list[Job] = field(init=False)
+    there: dict[Path, Standing] = field(init=False)
+    views: dict[Path, RunView] = field(init=False)  # of the runs that have ended
+
+    def __post_init__(self) -> None:
+        self.jobs = self.experiment.jobs(self.folder)
+        self.there = {job.folder: standing(job.folder, job.recipe) for job in self.jobs}
+        self.views = {place: now.view for place, now in self.there.items() if now.view and not now.differs}
+
+    def chosen(self, only: Iterable[str]) -> list[Job]:
+        """The runs of the variants that have these texts in their titles; all without one."""
+        variants = self.experiment.select(only)
+        return [job for job in self.jobs if job.variant in variants]
+
+    def left(self, jobs: Iterable[Job]) -> list[tuple[Job, Federation]]:
+        """Those that have not ended, with their data; what does not fit is said before the first one is trained."""
+        work, data, fits = [], dict[str, Federation](), set()
+        for job in jobs:
+            now = self.there[job.folder]
+            if now.differs:
+                keys = ", ".join(now.differs)
+                raise SelfsameError(
+                    f"{job.folder}: holds a run of another recipe ({keys}); name another folder with --out"
+                )
+            if now.view is not None:
+                continue
+            if not now.there:
+                vacant(job.folder)
+            if (key := repr(job.recipe.data)) not in data:
+                data[key] = load_data(job.recipe.data)
+            if job.variant.number not in fits:
+                prepare(job.recipe, data[key])
+                fits.add(job.variant.number)
+            work.append((job, data[key]))
+        return work
+
+    def open(self, job: Job, federation: Federation) -> Run:
+        """The run, from its last checkpoint or from the beginning."""
+        if self.there[job.folder].there:
+            return load_run(job.folder, federation)
+        return start(job.recipe, job.folder, federation)
+
+    def train_at_once(self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None]) -> None:
+        """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended."""
+        for job, federation in work:
+            if not self.there[job.folder].there:
+                start(job.recipe, job.folder, federation)
+        folders = [job.folder for job, _ in work]
+        work.clear()  # the processes load the data by themselves
+
+        def ended(folder: Path) -> None:
+            self.keep(folder, read_view(folder))
+            heard()
+
+        resume_all(folders, number, ended)
+
+    def rows(self) -> list[Row]:
+        """One per variant, with what its runs found."""
+        return [
+            Row(variant, tuple(self.views.get(job.folder) for job in self.jobs if job.variant is variant))
+            for variant in self.experiment.variants
+        ]
+
+    def keep(self, folder: Path, shown: RunView) -> None:
+        """A run has ended: results.md and results.json of what there is so far."""
+        self.views[folder] = shown
+        self.keep_results()
+
+    def keep_results(self) -> None:
+        """results.md and results.json."""
+        rows, title = self.rows(), self.experiment.file.stem
+        write(self.folder / "results.md", beside_markdown(rows, title, self.changed))
+        plain = json.dumps(beside_plain(rows, title, self.changed), indent=1, allow_nan=False)
+        write(self.folder / "results.json", plain)
+
+    def report(self) -> Path:
+        """Write all results and the page with all runs; gives the page."""
+        self.keep_results()
+        named = [replace(self.views[job.folder], title=job.title) for job in self.jobs if job.folder in self.views]
+        write_report(named, self.folder / "report.html", self.experiment.file.stem)
+        return self.folder / "report.html"
+
+
+def load_data(part: DataPart) -> Federation:
+    """The data that a recipe names."""
+    return load(part.name, part.path or None, **part.options)
+
+
+def recipes_of(methods: Sequence[str], given: Mapping[str, Any], settings: Sequence[str]) -> list[Recipe]:
+    """One recipe per method on the same data; a setting with a bare key goes to every method that has this option."""
+    known = {name: options_of(name) for name in methods}
+    bare = {setting: keys[0] for setting in settings if len(keys := parse_setting(setting)[0]) == 1}
+    for setting, key in bare.items():
+        if not any(key in options for options in known.values()):
+            raise SelfsameError(f"--set {setting}: none of these methods has an option {key!r}")
+    found = []
+    for name, options in known.items():
+        mine = [setting for setting in settings if setting not in bare or bare[setting] in options]
+        recipe = make_recipe(name, None, given, mine)
+        found.append(replace(recipe, title=recipe.title or name))
+    return found
