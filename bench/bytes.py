@@ -24,11 +24,12 @@ from selfsame.deploy.codec import Field, Spec, decode, encode
 from selfsame.deploy.device import Device
 from selfsame.deploy.schedule import Terms
 from selfsame.deploy.server import Ask, Limits, Seat, Server, absorb_answers
-from selfsame.engine.plan import make_plan, rate
+from selfsame.engine.plan import Start, make_plan, rate
+from selfsame.engine.problem import Problem
 from selfsame.engine.reference import Answer, client_update
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, State, begin
+from selfsame.engine.state import State, begin
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.methods.base import pick, put_rows
 from selfsame.runs.run import Run
@@ -119,7 +120,7 @@ def by_codec(problem: Problem, transport: str) -> State:
             who = problem.cohort(torch.tensor([client]), torch.ones(1, dtype=torch.bool))
             sent = method.send(state.server, who)
             own = pick(state.own, who.client_M)
-            theta_P, stays, leaves, _ = client_update(problem, down_P, own, sent, who, lr, t)
+            theta_P, stays, leaves, _ = client_update(problem, down_P, Start(who, own, sent, lr, t))
             if transport == "half":
                 theta_P = state.theta_P + carried(theta_P - down_P)
             for name, rows in stays.items():

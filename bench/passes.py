@@ -52,11 +52,11 @@ def written_out(net: torch.nn.Module, x: torch.Tensor, pull: torch.Tensor) -> Ca
     named = sorted(net.named_parameters(), key=lambda pair: pair[1].dim() < 2)  # matrices first, as in theta
     layout = Layout.of({name: p.detach() for name, p in named})
     theta = layout.flatten(dict(named)).detach().cuda()
-    fused = FusedResNet(net, layout.names, layout.shapes)
+    fused = FusedResNet(net, dict(zip(layout.names, layout.shapes, strict=True)))
 
     def step() -> object:
-        _, done = fused.forward(theta, x)
-        return fused.backward(done, pull, True)
+        _, done = fused.forward(theta[None], x[None])
+        return fused.backward(done, pull[None])
 
     return step
 

@@ -86,7 +86,7 @@ MAY_IMPORT = {
     "engine": _GROUND,
     "measure": {*_FLOOR, "methods", "data", "device"},
     "audit": {*_GROUND, "engine", "measure"},
-    "report": {"errors", "files", "fields", "config", "measure"},
+    "report": {"errors", "files", "fields", "config", "measure", "privacy"},
     "runs": {*_GROUND, "engine", "measure", "audit", "report"},
     "export": {*_GROUND, "engine", "measure", "device", "runs"},
     "deploy": {*_GROUND, "engine", "enclave", "device"},

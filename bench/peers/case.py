@@ -13,7 +13,6 @@ from torch import Tensor
 
 from bench.common import Case, random_federation
 from selfsame.data import Held
-from selfsame.engine.batches import local_batches
 from selfsame.engine.plan import make_plan
 from selfsame.methods.fedaws import ClassEmbedding, FedAwS
 
@@ -81,11 +80,9 @@ def batches(case: Case, client_TM: Tensor) -> Tensor:
     """The rows of samples, (T, M, S, B), on which selfsame trains in each round, client and local step."""
     problem, recipe = case.problem, case.problem.recipe
     watched = Watched(held(case).x, held(case).start_N)
-    federation = replace(problem.federation, source=watched)
+    watching = replace(problem, federation=replace(problem.federation, source=watched))
     for number, client_M in enumerate(client_TM):
-        for _ in local_batches(
-            federation, client_M, problem.longest, recipe.local, recipe.augment, recipe.run.seed, number, torch.float32
-        ):
+        for _ in watching.batches(client_M, number):
             pass
     asked = torch.stack(watched.asked).unflatten(0, (len(client_TM), recipe.local.steps))
     return asked.transpose(1, 2).contiguous()

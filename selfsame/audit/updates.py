@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from selfsame.engine.batches import local_batches
-from selfsame.engine.settle import derivatives
-from selfsame.engine.state import Problem, State
+from selfsame.engine.problem import Problem
+from selfsame.engine.settle import derivatives, own_loss
+from selfsame.engine.state import State
 from selfsame.methods.base import pick
 
 
@@ -17,24 +17,14 @@ def bias_updates(problem: Problem, state: State, client_M: Tensor) -> Tensor:
     The last layer adds its bias to the embedding, so this is minus the derivative of the client's loss, summed over its
     samples.
     """
-    method, model, recipe = problem.method, problem.model, problem.recipe
+    method, model = problem.method, problem.model
     who = problem.cohort(client_M, torch.ones_like(client_M, dtype=torch.bool))
-    batch = next(
-        local_batches(
-            problem.federation,
-            client_M,
-            problem.longest,
-            recipe.local,
-            recipe.augment,
-            recipe.run.seed,
-            state.round,
-            model.dtype,
-        )
-    )
+    batch = next(problem.batches(client_M, state.round))
     with torch.no_grad():
         emb = model.embed_eager(state.theta_P, batch.x_MB.flatten(0, 1)).unflatten(0, batch.x_MB.shape[:2])
     own, sent = pick(state.own, client_M), method.send(state.server, who)
     mine = method.start(own, sent, who, emb, batch.mask_MB)
     head = {name: value.expand(len(client_M), *value.shape) for name, value in model.head_views(state.theta_P).items()}
-    _, emb_grad_MBD, _, _ = derivatives(method.loss, emb, batch.mask_MB, mine, method.learns, sent, head, who)
+    loss = own_loss(method.loss, batch.mask_MB, mine, sent, who)
+    _, emb_grad_MBD, _, _ = derivatives(loss, emb, {name: mine[name] for name in method.learns}, head)
     return -emb_grad_MBD.sum(1)

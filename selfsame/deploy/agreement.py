@@ -19,8 +19,9 @@ from selfsame.config.recipe import Recipe, RunPart, from_mapping, to_mapping
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import RAW, SAMPLES, Federation, written_samples
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
-from selfsame.engine.state import Problem
+from selfsame.engine.problem import Problem
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods import LocalLoss, SplitLoss, World
@@ -150,7 +151,7 @@ class Agreement:
         width = method.width(net.width)
         world = World(self.clients, self.classes, width, torch.zeros(1, dtype=torch.int64))
         head = method.begin_head(world, Stream.named(0, "head", torch.zeros(1, dtype=torch.int64)))
-        return Model(nets.build(net.name, self.shape, width, seed=0, **net.options), head, "cpu", self.dtype)
+        return Model(nets.build(net.name, self.shape, width, seed=0, **net.options), head, Machine(dtype=self.dtype))
 
 
 def check_method(method: LocalLoss) -> None:

@@ -27,9 +27,10 @@ from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, gl
 from selfsame.deploy.memory import Keep, Kept
 from selfsame.deploy.schedule import Conditions
 from selfsame.engine.model import Model
-from selfsame.engine.plan import rate
+from selfsame.engine.plan import Start, rate
+from selfsame.engine.problem import Problem
 from selfsame.engine.reference import client_update
-from selfsame.engine.state import Problem, cast
+from selfsame.engine.state import cast
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
 from selfsame.methods.wire import finite_rows
@@ -249,7 +250,7 @@ class Device:
             drawn = problem.method.begin_own(problem.world, client_M, problem.stream("own", client_M))
             own = cast(drawn, problem.model.dtype, problem.model.device)
         lr = torch.tensor(rate(problem.recipe.local, turn, problem.recipe.run.rounds), dtype=torch.float64)
-        trained_P, stays, leaves, loss = client_update(problem, theta_P, own, sent, who, lr, turn)
+        trained_P, stays, leaves, loss = client_update(problem, theta_P, Start(who, own, sent, lr, turn))
         if not bool(finite_rows(trained_P[None], torch.tensor([loss]), *stays.values(), *leaves.values())):
             raise Refused("finite")
         return {**own, **cast(stays, problem.model.dtype, problem.model.device)}, leaves, trained_P

@@ -25,9 +25,10 @@ from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.schedule import Conditions, Registry, Round, Terms, Verdict
 from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.plan import rate
+from selfsame.engine.problem import Problem
 from selfsame.engine.reference import Answer, take_answers
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, State, cast
+from selfsame.engine.state import State, cast
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods.base import Cohort, Fields, World

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -37,9 +38,26 @@ class Batch:
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.x_MB, self.mask_MB, self.sound_M
 
-    def of(self, round: int) -> Batch:
-        """One round's batch of several that were drawn together."""
-        return Batch(*(part[round] for part in self.parts()))
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same change of all three."""
+        return Batch(*(change(part) for part in self.parts()))
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Where local batches come from."""
+
+    federation: Federation
+    local: LocalPart
+    change: AugmentPart
+    seed: int
+    longest: int  # bounds the samples of every client that is asked for
+    dtype: torch.dtype
+
+    @property
+    def size(self) -> int:
+        """Samples in a batch, at most."""
+        return min(self.local.batch, self.longest)
 
 
 def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Tensor, Tensor]:
@@ -60,49 +78,31 @@ def _order(count_M: Tensor, longest: int, stream: Stream, take: int) -> tuple[Te
     )
 
 
-def _fetch(
-    federation: Federation,
-    client_M: Tensor,
-    index: Tensor,
-    good: Tensor,
-    change: AugmentPart,
-    stream: Stream,
-    dtype: torch.dtype,
-) -> Batch:
+def _fetch(sampler: Sampler, client_M: Tensor, index: Tensor, good: Tensor, stream: Stream) -> Batch:
     index = torch.where(good, index, 0)
-    source = federation.source
+    source = sampler.federation.source
     if isinstance(source, HeldClips | MappedClips):
         raw = source.crops(client_M, index, stream.fold(_CROP))
     else:
         raw = source.rows(client_M, index)
-    x = augment(federation.scale(raw), change, stream).to(dtype)
+    x = augment(sampler.federation.scale(raw), sampler.change, stream).to(sampler.dtype)
     sound_M = torch.ones_like(client_M, dtype=torch.bool)
     if raw.is_floating_point():
         sound_M = finite_rows(raw)
         x = torch.where(sound_M.reshape(-1, *(1 for _ in x.shape[1:])), x, 0)
-    return Batch(x, good.to(dtype), sound_M)
+    return Batch(x, good.to(sampler.dtype), sound_M)
 
 
-def step_batch(
-    federation: Federation,
-    client_M: Tensor,
-    longest: int,
-    local: LocalPart,
-    change: AugmentPart,
-    seed: int,
-    round: int | Tensor,
-    step: int | Tensor,
-    dtype: torch.dtype,
-) -> Batch:
+def step_batch(sampler: Sampler, client_M: Tensor, round: int | Tensor, step: int | Tensor) -> Batch:
     """The batch of one local step: different samples of each client, drawn at random.
 
-    `round` may be a number a row, for clients of several rounds at once.
+    `round` may hold one number per row, for clients of several rounds at once.
     """
-    count_M = federation.count_N[client_M]
-    stream = Stream.named(seed, "batch", client_M, round, step)
-    index_MB, good_MB = _order(count_M, longest, stream, min(local.batch, longest))
-    noise = Stream.named(seed, "augment", client_M, round, step)
-    return _fetch(federation, client_M, index_MB, good_MB, change, noise, dtype)
+    count_M = sampler.federation.count_N[client_M]
+    stream = Stream.named(sampler.seed, "batch", client_M, round, step)
+    index_MB, good_MB = _order(count_M, sampler.longest, stream, sampler.size)
+    noise = Stream.named(sampler.seed, "augment", client_M, round, step)
+    return _fetch(sampler, client_M, index_MB, good_MB, noise)
 
 
 def steps_a_round(local: LocalPart, longest: int) -> int:
@@ -113,35 +113,48 @@ def steps_a_round(local: LocalPart, longest: int) -> int:
 
 
 def local_batches(
-    federation: Federation,
-    client_M: Tensor,
-    longest: int,
-    local: LocalPart,
-    change: AugmentPart,
-    seed: int,
-    round: int | Tensor,
-    dtype: torch.dtype,
-    draw: Callable[..., Batch] = step_batch,
+    sampler: Sampler, client_M: Tensor, round: int | Tensor, draw: Callable[..., Batch] = step_batch
 ) -> Iterator[Batch]:
-    """One batch for each local step; `longest` bounds the samples of any client in the cohort.
+    """One batch for each local step.
 
     Steps: see `step_batch`, of which `draw` may be a compiled copy. Epochs: passes in random order; the last batch of a
     pass may be short, and a client that has finished its pass gets empty batches until the others have.
     """
+    local, longest, seed = sampler.local, sampler.longest, sampler.seed
     if not local.epochs:
         for step in range(local.steps):
             # A number among the arguments of a compiled function would have it compiled anew for every step.
             at = step if isinstance(round, int) else torch.tensor(step, device=client_M.device)
-            yield draw(federation, client_M, longest, local, change, seed, round, at, dtype)
+            yield draw(sampler, client_M, round, at)
         return
-    count_M = federation.count_N[client_M]
-    size = min(local.batch, longest)
+    count_M = sampler.federation.count_N[client_M]
     step = 0
     for epoch in range(local.epochs):
         stream = Stream.named(seed, "epoch", client_M, round, epoch)
         index_ML, good_ML = _order(count_M, longest, stream, longest)
-        for begin in range(0, longest, size):
-            part = slice(begin, begin + size)
+        for begin in range(0, longest, sampler.size):
+            part = slice(begin, begin + sampler.size)
             noise = Stream.named(seed, "augment", client_M, round, step)
-            yield _fetch(federation, client_M, index_ML[:, part], good_ML[:, part], change, noise, dtype)
+            yield _fetch(sampler, client_M, index_ML[:, part], good_ML[:, part], noise)
             step += 1
+
+
+def rounds_ahead(sampler: Sampler, size: int, most: int, memory: int) -> int:
+    """For how many rounds of `size` clients batches are drawn at once, within so many bytes: `most`, or fewer.
+
+    The many small steps of a draw take as long for one round as for many, and a draw is a function of the seed, the
+    client and the round alone, so how many rounds are drawn together changes nothing. It also happens outside a
+    captured CUDA graph, so that samples may come from the host. 0: passes over the data are not drawn so.
+    """
+    samples = sampler.local.steps * size * sampler.size
+    each = samples * math.prod(sampler.federation.shape) * sampler.dtype.itemsize
+    return 0 if sampler.local.epochs else max(1, min(most, memory // max(1, each)))
+
+
+def draw_ahead(sampler: Sampler, client_AM: Tensor, first: int, draw: Callable[..., Batch]) -> list[Batch]:
+    """The batches of A rounds from number `first` on, one for each local step, with an axis A in front."""
+    device, (rounds, size) = client_AM.device, client_AM.shape
+    number_AM = torch.arange(first, first + rounds, device=device).repeat_interleave(size)
+    steps = [torch.full((), step, dtype=torch.int64, device=device) for step in range(sampler.local.steps)]
+    drawn = [draw(sampler, client_AM.flatten(), number_AM, step) for step in steps]
+    return [batch.each(lambda part: part.unflatten(0, (rounds, size))) for batch in drawn]

@@ -11,7 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from selfsame.config.recipe import to_toml
-from selfsame.engine.state import Problem, State
+from selfsame.engine.problem import Problem
+from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods.base import Fields

@@ -8,32 +8,20 @@ Several steps, or a report that needs the locally updated network: every client 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from selfsame.engine.batches import Batch, local_batches, steps_a_round
+from selfsame.engine.batches import Batch, steps_a_round
+from selfsame.engine.optimisers import Update
+from selfsame.engine.plan import Start, Turn
+from selfsame.engine.problem import Problem
 from selfsame.engine.ranks import shards
-from selfsame.engine.settle import derivatives, moved, normalised
-from selfsame.engine.state import Problem, State
+from selfsame.engine.settle import Work, derivatives, moved, normalised, over, own_loss
+from selfsame.engine.state import State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.methods.wire import finite_rows
-
-
-@dataclass(frozen=True)
-class Work:
-    """What the clients' local training comes to."""
-
-    loss_M: Tensor
-    mine: Fields
-    stays: Fields
-    leaves: Fields
-    weight_M: Tensor  # omega_k over the clients that answered with finite values, 0 for the others
-    # theta minus the weighted mean of the clients' thetas, as pieces in theta's order that are still to be scaled
-    pieces: list[Tensor] | None
-    scale: Tensor | float
-    alone_MP: Tensor | None = None  # the networks of clients that are not federated
 
 
 def fused(problem: Problem) -> bool:
@@ -43,54 +31,25 @@ def fused(problem: Problem) -> bool:
     return one_step and method.federated and not method.needs_final_embedding
 
 
-def batches_of(problem: Problem, client_M: Tensor, number: int | Tensor) -> Iterable[Batch]:
-    """The clients' local batches of a round."""
-    recipe = problem.recipe
-    return local_batches(
-        problem.federation,
-        client_M,
-        problem.longest,
-        recipe.local,
-        recipe.augment,
-        recipe.run.seed,
-        number,
-        problem.model.dtype,
-        problem.tools.draw,
-    )
-
-
-def run_round(
-    problem: Problem,
-    state: State,
-    client_M: Tensor,
-    alive_M: Tensor,
-    lr: Tensor,
-    server_lr: Tensor,
-    number: int | Tensor,
-    batches: Iterable[Batch] | None = None,
-) -> Tensor:
-    """One round on `state`, in place; returns the mean loss of the clients that answered.
-
-    `batches` are the local batches, where they have been drawn ahead.
-    """
-    method, model, recipe, ranks = problem.method, problem.model, problem.recipe, problem.ranks
-    everyone = problem.cohort(client_M, alive_M)
+def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
+    """One round on `state`, in place; returns the mean loss of the clients that answered."""
+    method, model, ranks, client_M = problem.method, problem.model, problem.ranks, turn.client_M
+    everyone = problem.cohort(client_M, turn.alive_M)
     who = ranks.share(everyone)
     ranks.begin_round()
     own = pick(state.own, who.client_M)
     rows = shards.fetch(problem, state, everyone)
     sent = method.send(state.server, who) if rows is None else rows.send(method, who)
     method.wire.check_down(sent)
-    if batches is None:
-        batches = batches_of(problem, who.client_M, number)
-    steps = _fused_steps if fused(problem) else _stacked_steps
-    work = steps(problem, state, own, sent, who, lr, batches, number)
+    start = Start(who, own, sent, turn.lr, turn.number, _counts(problem, who))
+    batches = problem.batches(who.client_M, turn.number) if turn.batches is None else turn.batches
+    work = (_fused_steps if fused(problem) else _stacked_steps)(problem, state, start, batches)
     method.wire.check_up(work.leaves, own, work.mine, work.stays)
-    summed: Callable[[], Tensor] | None = None
+    summed: Callable[[], Update] | None = None
     if ranks.active:
         work, summed = _of_all_ranks(problem, work, who, everyone)
     answered = Cohort(client_M, everyone.class_M, work.weight_M > 0)
-    state.refused += (alive_M & ~answered.alive_M).sum()
+    state.refused += (turn.alive_M & ~answered.alive_M).sum()
     # Nobody is left: nothing changes. On CUDA, where asking would wait for the device, momentum goes on for this round.
     if model.device.type == "cpu" and not bool(answered.alive_M.any()):
         if summed is not None:
@@ -102,20 +61,21 @@ def run_round(
     if work.alone_MP is not None:
         assert state.alone_NP is not None
         put_rows(state.alone_NP, client_M, work.alone_MP, answered.alive_M)
-    stream = problem.server_stream("absorb", number)
+    stream = problem.server_stream("absorb", turn.number)
     if rows is None:
-        method.absorb(state.server, work.leaves, answered, work.weight_M, lr, stream)
+        method.absorb(state.server, work.leaves, answered, work.weight_M, turn.lr, stream)
     else:
-        rows.absorb(problem, state, work.leaves, answered, work.weight_M, lr, stream)
-    if work.pieces is not None:
-        pieces = work.pieces if summed is None else [summed()]
-        problem.tools.server_step(recipe.server, state.optim, state.theta_P, pieces, work.scale, lr, server_lr)
+        method.absorb_blocks(rows, work.leaves, answered, work.weight_M, turn.lr, stream)
+    if work.update is not None:
+        update = work.update if summed is None else summed()
+        part = problem.recipe.server
+        problem.tools.server_step(part, state.optim, state.theta_P, update, turn.lr, turn.server_lr)
     return (torch.where(answered.alive_M, work.loss_M, 0) * work.weight_M).sum()
 
 
 def _of_all_ranks(
     problem: Problem, work: Work, who: Cohort, everyone: Cohort
-) -> tuple[Work, Callable[[], Tensor] | None]:
+) -> tuple[Work, Callable[[], Update] | None]:
     """The whole cohort's work from this rank's, and what waits for the sum of the updates.
 
     A rank's update is weighted within its share. Times the share's weight it can be summed, and divided by the weight
@@ -124,8 +84,8 @@ def _of_all_ranks(
     ranks, dtype = problem.ranks, problem.model.dtype
     answered_M = work.weight_M > 0
     summed: Callable[[], Tensor] | None = None
-    if work.pieces is not None:
-        update_P = torch.cat([piece.to(dtype).reshape(-1) for piece in work.pieces])
+    if work.update is not None:
+        update_P = torch.cat([piece.to(dtype).reshape(-1) for piece in work.update.pieces])
         summed = ranks.add("network update", update_P.mul_(_heard(problem, who, answered_M)))
     rows = {"answered": answered_M, "loss": work.loss_M}
     rows |= {f"stays.{name}": value for name, value in work.stays.items()}
@@ -134,19 +94,18 @@ def _of_all_ranks(
         rows["network"] = work.alone_MP
     found = ranks.gather(rows, len(everyone.client_M))()
     good_M = found["answered"]
-    scale = work.scale / _heard(problem, everyone, good_M).clamp(min=1)
-    return (
-        replace(
-            work,
-            loss_M=found["loss"],
-            stays={name: found[f"stays.{name}"] for name in work.stays},
-            leaves={name: found[f"leaves.{name}"] for name in work.leaves},
-            weight_M=normalised(everyone, good_M, _counts(problem, everyone), dtype),
-            scale=scale,
-            alone_MP=found.get("network"),
-        ),
-        summed,
+    whole = replace(
+        work,
+        loss_M=found["loss"],
+        stays={name: found[f"stays.{name}"] for name in work.stays},
+        leaves={name: found[f"leaves.{name}"] for name in work.leaves},
+        weight_M=normalised(everyone, good_M, _counts(problem, everyone), dtype),
+        alone_MP=found.get("network"),
     )
+    if work.update is None or summed is None:
+        return whole, None
+    scale = work.update.scale / _heard(problem, everyone, good_M).clamp(min=1)
+    return whole, lambda: Update([summed()], scale)
 
 
 def _heard(problem: Problem, who: Cohort, answered_M: Tensor) -> Tensor:
@@ -160,37 +119,15 @@ def _counts(problem: Problem, who: Cohort) -> Tensor | None:
     return problem.federation.count_N[who.client_M] if problem.recipe.cohort.weights == "samples" else None
 
 
-def _fused_steps(
-    problem: Problem,
-    state: State,
-    own: Fields,
-    sent: Fields,
-    who: Cohort,
-    lr: Tensor,
-    batches: Iterable[Batch],
-    number: int | Tensor,
-) -> Work:
+def _fused_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> Work:
     """One pass: forward everything, differentiate each client's own loss, pull the weighted derivatives back."""
     model = problem.model
     (batch,) = batches
     emb_MBD, back = model.embed_and_back(state.theta_P, batch.x_MB)
-    found = problem.tools.settle(
-        problem.method,
-        problem.tools.compiled,
-        emb_MBD,
-        batch.mask_MB,
-        batch.sound_M,
-        own,
-        sent,
-        model.head_views(state.theta_P),
-        who,
-        _counts(problem, who),
-        lr,
-        problem.recipe.run.seed,
-        number,
+    work, pull_MBD, tail = problem.tools.settle(
+        problem.method, problem.recipe.run.seed, start, batch, emb_MBD, model.head_views(state.theta_P)
     )
-    pieces = [*back(found.pull_MBD), *found.tail]
-    return Work(found.loss_M, found.mine, found.stays, found.leaves, found.weight_M, pieces, lr)
+    return replace(work, update=Update([*back(pull_MBD), *tail], start.lr))
 
 
 def _latest(before: tuple[Tensor, Batch], now: tuple[Tensor, Batch], active_M: Tensor) -> tuple[Tensor, Batch]:
@@ -205,24 +142,15 @@ def _latest(before: tuple[Tensor, Batch], now: tuple[Tensor, Batch], active_M: T
         emb, batch = wide(emb), Batch(wide(batch.x_MB), wide(batch.mask_MB), batch.sound_M)
 
     def choose(new: Tensor, kept: Tensor) -> Tensor:
-        return torch.where(active_M.reshape(-1, *(1 for _ in new.shape[1:])), new, kept)
+        return torch.where(over(active_M, new), new, kept)
 
     chosen = Batch(choose(batch.x_MB, old.x_MB), choose(batch.mask_MB, old.mask_MB), old.sound_M & batch.sound_M)
     return choose(emb, old_emb), chosen
 
 
-def _stacked_steps(
-    problem: Problem,
-    state: State,
-    own: Fields,
-    sent: Fields,
-    who: Cohort,
-    lr: Tensor,
-    batches: Iterable[Batch],
-    number: int | Tensor,
-) -> Work:
+def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> Work:
     """Each client trains its own replica of the network for as many steps as it has batches."""
-    model, method = problem.model, problem.method
+    model, method, who, sent = problem.model, problem.method, start.who, start.sent
     if method.federated:
         theta_MP = state.theta_P.expand(len(who.client_M), -1).clone()
     else:
@@ -236,17 +164,16 @@ def _stacked_steps(
     for batch in batches:
         emb, back = model.embed_each_and_back(theta_MP, batch.x_MB)
         if mine is None:
-            mine = method.start(own, sent, who, emb, batch.mask_MB)
+            mine = method.start(start.own, sent, who, emb, batch.mask_MB)
         active_M = batch.mask_MB.any(1)
-        head = model.head_views(theta_MP)
-        step_M, emb_grad, mine_grad, head_grad = derivatives(
-            problem.tools.loss, emb, batch.mask_MB, mine, method.learns, sent, head, who
-        )
+        loss = own_loss(problem.tools.loss, batch.mask_MB, mine, sent, who)
+        learned = {name: mine[name] for name in method.learns}
+        step_M, emb_grad, mine_grad, head_grad = derivatives(loss, emb, learned, model.head_views(theta_MP))
         grad_MP = back(emb_grad)
         if head_grad:
             grad_MP = torch.cat([grad_MP, *(g.flatten(1) for g in head_grad.values())], 1)
-        theta_MP = theta_MP - grad_MP.mul_(lr)
-        mine = moved(mine, mine_grad, lr, active_M)
+        theta_MP = theta_MP - grad_MP.mul_(start.lr)
+        mine = moved(mine, mine_grad, start.lr, active_M)
         loss_M, steps_M = loss_M + step_M, steps_M + active_M
         last = (emb, batch) if last is None else _latest(last, (emb, batch), active_M)
     assert mine is not None and last is not None
@@ -254,12 +181,12 @@ def _stacked_steps(
     if method.needs_final_embedding:
         with torch.no_grad():
             emb_MBD = model.embed_each(theta_MP, batch.x_MB)
-    reports = problem.stream("report", who.client_M, number)
+    reports = problem.stream("report", who.client_M, start.number)
     stays, leaves = problem.tools.report(mine, sent, who, emb_MBD, batch.mask_MB, reports)
     good_M = batch.sound_M & finite_rows(loss_M, theta_MP, *stays.values(), *leaves.values())
-    weight_M = normalised(who, good_M, _counts(problem, who), model.dtype)
-    mean_M = loss_M / steps_M.clamp(min=1)
+    weight_M = normalised(who, good_M, start.count_M, model.dtype)
+    work = Work(loss_M / steps_M.clamp(min=1), mine, stays, leaves, weight_M)
     if state.alone_NP is not None:
-        return Work(mean_M, mine, stays, leaves, weight_M, None, 1.0, theta_MP)
+        return replace(work, alone_MP=theta_MP)
     change_MP = torch.where((weight_M > 0)[:, None], start_MP - theta_MP, 0)
-    return Work(mean_M, mine, stays, leaves, weight_M, [weight_M @ change_MP], 1.0)
+    return replace(work, update=Update([weight_M @ change_MP], 1.0))

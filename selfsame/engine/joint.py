@@ -6,7 +6,6 @@ the enclave's derivatives, and one vector-Jacobian product of these, each weight
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -15,17 +14,18 @@ from torch import Tensor
 
 from selfsame.config.recipe import Recipe, SplitPart
 from selfsame.engine import optimisers
-from selfsame.engine.batches import Batch, local_batches
-from selfsame.engine.cohort import batches_of
+from selfsame.engine.optimisers import Update
+from selfsame.engine.plan import Turn
+from selfsame.engine.problem import Problem
 from selfsame.engine.settle import normalised, over
-from selfsame.engine.state import Problem, State
+from selfsame.engine.state import State
 from selfsame.engine.turnout import asked
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss, SplitLoss
 from selfsame.methods.base import Cohort, pick, put_rows
 from selfsame.methods.split import joint_derivatives
 from selfsame.methods.wire import finite_rows
-from selfsame.privacy.accountant import Exchange, composed_epsilon, paper_epsilon, rounds_within
+from selfsame.privacy.accountant import Exchange, PrivacySpent, composed_epsilon, paper_epsilon, rounds_within
 from selfsame.privacy.mechanisms import Laplace
 
 
@@ -67,26 +67,26 @@ def within_budget(recipe: Recipe, method: LocalLoss, dim: int) -> Recipe:
     return replace(recipe, split=replace(split, most=min(most, split.most or most)))
 
 
-def privacy_spent(problem: Problem, state: State) -> str | None:
-    """In words: both epsilons of the device that took part most often; None where no noise was added."""
-    method, split = problem.method, problem.recipe.split
+def privacy_spent(problem: Problem, state: State) -> PrivacySpent | None:
+    """Both epsilons of the device that took part most often; None where no noise was added."""
+    method, delta = problem.method, problem.recipe.split.delta
     if not isinstance(method, SplitLoss) or method.mechanism is None:
         return None
-    mechanism, rounds = method.mechanism, int(state.server["taken"].max())
-    exchange = Exchange(problem.recipe.local.batch, problem.world.dim)
-    try:
-        spent = f"epsilon {composed_epsilon(mechanism, exchange, rounds, split.delta):.4g}"
-    except SelfsameError as error:  # a run that has been trained is not lost for want of its accountant
-        spent = f"epsilon not known ({error})"
-    words = f"{spent} at delta {split.delta:g} over the {rounds} rounds of the device with most"
+    mechanism, rounds = method.mechanism, int(method.rounds_used(state.server).max())
+    paper = None
     if isinstance(mechanism, Laplace):
-        words += f"; the paper's epsilon: {paper_epsilon(mechanism.drop, mechanism.clip, mechanism.scale):.4g}"
-    return words + ". Noise from the seed of a simulation protects nobody"
+        paper = paper_epsilon(mechanism.drop, mechanism.clip, mechanism.scale)
+    try:
+        exchange = Exchange(problem.recipe.local.batch, problem.world.dim)
+        epsilon = composed_epsilon(mechanism, exchange, rounds, delta)
+    except SelfsameError as error:  # a run that has been trained is not lost for want of its accountant
+        return PrivacySpent(rounds, delta, None, str(error), paper)
+    return PrivacySpent(rounds, delta, epsilon, "", paper)
 
 
-def count_rounds(state: State, client_TM: Tensor) -> None:
+def count_rounds(method: SplitLoss, state: State, client_TM: Tensor) -> None:
     """Count the rounds in which embeddings were used. Where a round is abandoned, derivatives have left already."""
-    taken_N = state.server["taken"]
+    taken_N = method.rounds_used(state.server)
     client_S = client_TM.flatten().to(taken_N.device)
     taken_N.index_add_(0, client_S, torch.ones_like(client_S))
 
@@ -103,26 +103,16 @@ def _derive(
     return value, method.released(grad_MBD, used_MB, stream)
 
 
-def run_round(
-    problem: Problem,
-    state: State,
-    client_M: Tensor,
-    alive_M: Tensor,
-    lr: Tensor,
-    server_lr: Tensor,
-    number: int | Tensor,
-    batches: Iterable[Batch] | None = None,
-) -> Tensor:
-    """One round on `state`, in place; returns the loss. All of `client_M` embed, those alive return a gradient."""
+def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
+    """One round on `state`, in place; returns the loss. All clients embed, those alive return a gradient."""
     method, model, recipe, ranks = problem.method, problem.model, problem.recipe, problem.ranks
+    client_M, alive_M = turn.client_M, turn.alive_M
     who = problem.cohort(client_M, alive_M)
     mine = ranks.share(who)
     ranks.begin_round()
-    if batches is None:
-        batches = batches_of(problem, mine.client_M, number)
-    (batch,) = batches
+    (batch,) = problem.batches(mine.client_M, turn.number) if turn.batches is None else turn.batches
     emb_MBD, back = model.embed_and_back(state.theta_P, batch.x_MB)
-    reports = problem.stream("report", mine.client_M, number)
+    reports = problem.stream("report", mine.client_M, turn.number)
     stays, leaves = method.report({}, {}, mine, emb_MBD, batch.mask_MB, reports)
     method.wire.check_up(leaves, pick(state.own, mine.client_M), stays)
     # What is not finite is refused at the door: one loss sees everybody's embeddings.
@@ -134,7 +124,7 @@ def run_round(
         found = ranks.gather(told | {f"stays.{name}": value for name, value in stays.items()}, len(client_M))()
         sound_M, there_MB, sent_MBD = found["sound"], found["mask"], found["leaves.embedding"]
         stays = {name: found[f"stays.{name}"] for name in stays}
-    loss, grad_MBD = _derive(problem, sent_MBD, there_MB, who, number)
+    loss, grad_MBD = _derive(problem, sent_MBD, there_MB, who, turn.number)
     method.wire.check_down({"derivative": grad_MBD})
 
     good_M = sound_M & finite_rows(grad_MBD)
@@ -151,35 +141,25 @@ def run_round(
     pieces = back(ranks.rows(pull_MBD))
     if ranks.active:
         pieces = [ranks.add("network update", torch.cat([piece.to(model.dtype).reshape(-1) for piece in pieces]))()]
-    problem.tools.server_step(recipe.server, state.optim, state.theta_P, pieces, lr, lr, server_lr)
+    update = Update(pieces, turn.lr)
+    problem.tools.server_step(recipe.server, state.optim, state.theta_P, update, turn.lr, turn.server_lr)
     return loss
 
 
-def run_alone(
-    problem: Problem, state: State, client_M: Tensor, alive_M: Tensor, lr: Tensor, server_lr: Tensor, number: int
-) -> Tensor:
+def run_alone(problem: Problem, state: State, turn: Turn) -> Tensor:
     """The same, as devices and enclave would: every device embeds, the enclave differentiates, each pulls back its own.
 
     Slow and obvious; the other answers to it.
     """
+    assert isinstance(turn.number, int)
     method, model, recipe = problem.method, problem.model, problem.recipe
     gathered = []
-    for client, alive in zip(client_M.tolist(), alive_M.tolist(), strict=True):
-        who = problem.cohort(torch.tensor([client], device=client_M.device), alive_M.new_ones(1))
-        longest = int(problem.federation.count_N[client])
-        (batch,) = local_batches(
-            problem.federation,
-            who.client_M,
-            longest,
-            recipe.local,
-            recipe.augment,
-            recipe.run.seed,
-            number,
-            model.dtype,
-        )
+    for client, alive in zip(turn.client_M.tolist(), turn.alive_M.tolist(), strict=True):
+        who = problem.cohort(torch.tensor([client], device=model.device), turn.alive_M.new_ones(1))
+        (batch,) = problem.batches_alone(who.client_M, turn.number)
         theta = state.theta_P.detach().requires_grad_()
         emb_BD = model.embed_eager(theta, batch.x_MB[0])
-        reports = problem.stream("report", who.client_M, number)
+        reports = problem.stream("report", who.client_M, turn.number)
         stays, leaves = method.report({}, {}, who, emb_BD.detach()[None], batch.mask_MB, reports)
         method.wire.check_up(leaves, pick(state.own, who.client_M), stays)
         if bool(batch.sound_M) and bool(finite_rows(leaves["embedding"])):
@@ -197,7 +177,7 @@ def run_alone(
         torch.cat([one[0].class_M for one in gathered]),
         torch.cat([one[0].alive_M for one in gathered]),
     )
-    loss, grad_MBD = _derive(problem, sent_MBD, mask_MB, together, number)
+    loss, grad_MBD = _derive(problem, sent_MBD, mask_MB, together, turn.number)
 
     answers = []
     for (who, batch, theta, emb_BD, stays, _, alive), grad_BD in zip(gathered, grad_MBD, strict=True):
@@ -219,5 +199,5 @@ def run_alone(
         sum_P += count / whole * gradient_P  # (2)
         for name, rows in stays.items():
             put_rows(state.own[name], who.client_M, rows, who.alive_M)
-    optimisers.step(recipe.server, state.optim, state.theta_P, lr * sum_P, lr, server_lr)
+    optimisers.step(recipe.server, state.optim, state.theta_P, turn.lr * sum_P, turn.lr, turn.server_lr)
     return loss

@@ -11,16 +11,18 @@ import torch
 from selfsame.config.recipe import RunPart
 from selfsame.errors import SelfsameError
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Machine:
     """Where and how the arithmetic runs."""
 
-    device: torch.device
-    dtype: torch.dtype
-    autocast: torch.dtype | None
-    compile: bool
-    graphs: bool
+    device: torch.device = _CPU
+    dtype: torch.dtype = torch.float32
+    autocast: torch.dtype | None = None
+    compile: bool = False
+    graphs: bool = False
 
 
 def choose_machine(run: RunPart) -> Machine:

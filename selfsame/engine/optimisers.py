@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,19 +25,21 @@ def begin(part: ServerPart, theta_P: Tensor) -> Fields:
     return {}
 
 
+@dataclass(frozen=True)
+class Update:
+    """Theta minus the weighted mean of the clients' thetas, once it is scaled."""
+
+    pieces: Sequence[Tensor]  # in theta's order, some of lower precision
+    scale: Tensor | float
+
+
 def apply(
-    part: ServerPart,
-    optim: Fields,
-    theta_P: Tensor,
-    pieces: Sequence[Tensor],
-    scale: Tensor | float,
-    lr: Tensor | float,
-    server_lr: Tensor | float,
+    part: ServerPart, optim: Fields, theta_P: Tensor, update: Update, lr: Tensor | float, server_lr: Tensor | float
 ) -> None:
-    """A step where delta is `scale` times the pieces, which lie in theta's order and may be of lower precision."""
+    """A step on the clients' update."""
+    pieces = update.pieces
     whole = pieces[0] if len(pieces) == 1 else torch.cat([piece.to(theta_P.dtype) for piece in pieces])
-    delta_P = scale * whole.to(theta_P.dtype)
-    step(part, optim, theta_P, delta_P, lr, server_lr)
+    step(part, optim, theta_P, update.scale * whole.to(theta_P.dtype), lr, server_lr)
 
 
 def step(

@@ -1,8 +1,9 @@
-"""The server's plan for a block of rounds: who is asked, who answers, and the learning rates."""
+"""The server's plan for a block of rounds: who is asked, who answers, and the learning rates; and one round of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,36 @@ import torch
 from torch import Tensor
 
 from selfsame.config.recipe import LocalPart, Recipe, ServerPart
+from selfsame.engine.batches import Batch
 from selfsame.engine.turnout import turnout
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
+from selfsame.methods.base import Cohort, Fields
 from selfsame.streams import host_generator
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round, as an engine is told of it. A number that changes is a tensor wherever what reads it is compiled."""
+
+    client_M: Tensor
+    alive_M: Tensor
+    lr: Tensor
+    server_lr: Tensor
+    number: int | Tensor
+    batches: Iterable[Batch] | None = None  # of this process's clients, where they have been drawn ahead
+
+
+@dataclass(frozen=True)
+class Start:
+    """What some clients begin a round with."""
+
+    who: Cohort
+    own: Fields  # their private fields
+    sent: Fields  # what the server sent beside the network
+    lr: Tensor
+    number: int | Tensor
+    count_M: Tensor | None = None  # their numbers of samples, where these weigh their updates
 
 
 @dataclass(frozen=True)
@@ -29,9 +56,15 @@ class Plan:
     def __len__(self) -> int:
         return len(self.lr_T)
 
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.client_TM, self.alive_TM, self.lr_T, self.server_lr_T
+
     def to(self, device: torch.device | str) -> Plan:
-        parts = (self.client_TM, self.alive_TM, self.lr_T, self.server_lr_T)
-        return Plan(self.first, *(part.to(device) for part in parts))
+        return Plan(self.first, *(part.to(device) for part in self.tensors()))
+
+    def part(self, begin: int, end: int) -> Plan:
+        """The rounds from place `begin` on, up to place `end`."""
+        return Plan(self.first + begin, *(part[begin:end] for part in self.tensors()))
 
 
 def rate(part: LocalPart | ServerPart, round: int, rounds: int) -> float:

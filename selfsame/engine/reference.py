@@ -10,27 +10,24 @@ import torch
 from torch import Tensor
 
 from selfsame.engine import optimisers
-from selfsame.engine.batches import local_batches
-from selfsame.engine.state import Problem, State
+from selfsame.engine.plan import Start, Turn
+from selfsame.engine.problem import Problem
+from selfsame.engine.state import State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.methods.wire import finite_rows
 
 
-def client_update(
-    problem: Problem, theta_P: Tensor, own: Fields, sent: Fields, who: Cohort, lr: Tensor, number: int
-) -> tuple[Tensor, Fields, Fields, float]:
-    """What one device does: (its network, what stays, what leaves, its mean loss). `who` is a cohort of one."""
-    method, model, recipe = problem.method, problem.model, problem.recipe
-    longest = int(problem.federation.count_N[who.client_M])
+def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tensor, Fields, Fields, float]:
+    """What one device does: (its network, what stays, what leaves, its mean loss). It starts as a cohort of one."""
+    assert isinstance(start.number, int)
+    method, model, who, sent, lr = problem.method, problem.model, start.who, start.sent, start.lr
     mine: Fields | None = None
     losses = []
-    for batch in local_batches(
-        problem.federation, who.client_M, longest, recipe.local, recipe.augment, recipe.run.seed, number, model.dtype
-    ):
+    for batch in problem.batches_alone(who.client_M, start.number):
         if mine is None:
             with torch.no_grad():
                 first = model.embed_eager(theta_P, batch.x_MB[0])[None]
-            mine = method.start(own, sent, who, first, batch.mask_MB)
+            mine = method.start(start.own, sent, who, first, batch.mask_MB)
         theta = theta_P.detach().requires_grad_()
         learned = {name: mine[name].detach().requires_grad_() for name in method.learns}
         emb = model.embed_eager(theta, batch.x_MB[0])[None]
@@ -45,9 +42,9 @@ def client_update(
     if method.needs_final_embedding:
         with torch.no_grad():
             final = model.embed_eager(theta_P, batch.x_MB[0])[None]
-    stream = problem.stream("report", who.client_M, number)
+    stream = problem.stream("report", who.client_M, start.number)
     stays, leaves = method.report(mine, sent, who, final, batch.mask_MB, stream)
-    method.wire.check_up(leaves, own, mine, stays)
+    method.wire.check_up(leaves, start.own, mine, stays)
     return theta_P, stays, leaves, sum(losses) / len(losses)
 
 
@@ -83,19 +80,18 @@ def take_answers(
         optimisers.step(problem.recipe.server, state.optim, state.theta_P, state.theta_P - mean_P, lr, server_lr)
 
 
-def run_round(
-    problem: Problem, state: State, client_M: Tensor, alive_M: Tensor, lr: Tensor, server_lr: Tensor, number: int
-) -> Tensor:
+def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
     """One round on `state`, in place; returns the weighted mean loss."""
-    method, recipe = problem.method, problem.recipe
+    assert isinstance(turn.number, int)
+    method, recipe, client_M, alive_M = problem.method, problem.recipe, turn.client_M, turn.alive_M
     answers = []
     for client in client_M[alive_M].tolist():
         who = problem.cohort(torch.tensor([client], device=client_M.device), alive_M.new_ones(1))
         own = pick(state.own, who.client_M)
         sent = method.send(state.server, who)
         method.wire.check_down(sent)
-        start = state.theta_P if state.alone_NP is None else state.alone_NP[client]
-        theta, stays, leaves, loss = client_update(problem, start, own, sent, who, lr, number)
+        before = state.theta_P if state.alone_NP is None else state.alone_NP[client]
+        theta, stays, leaves, loss = client_update(problem, before, Start(who, own, sent, turn.lr, turn.number))
         if not bool(finite_rows(theta[None], theta.new_tensor([loss]), *stays.values(), *leaves.values())):
             state.refused += 1
             continue
@@ -109,6 +105,6 @@ def run_round(
             put_rows(state.own[name], client_1, rows, alive_M.new_ones(1))
         if state.alone_NP is not None:
             state.alone_NP[client_1] = answer.theta_P
-    take_answers(problem, state, [answer for answer, *_ in answers], lr, server_lr, number)
+    take_answers(problem, state, [answer for answer, *_ in answers], turn.lr, turn.server_lr, turn.number)
     total = sum(answer.weight for answer, *_ in answers)
     return torch.tensor(sum(a.weight / total * loss for a, _, loss in answers), dtype=state.theta_P.dtype)

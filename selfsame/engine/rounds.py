@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from selfsame.engine import cohort, joint, reference
-from selfsame.engine.ahead import Ahead
-from selfsame.engine.batches import Batch
-from selfsame.engine.plan import Plan
-from selfsame.engine.state import Problem, State
+from selfsame.engine.batches import Batch, rounds_ahead
+from selfsame.engine.plan import Plan, Turn
+from selfsame.engine.problem import Problem
+from selfsame.engine.state import State
 from selfsame.methods import SplitLoss
 
+RunRound = Callable[[Problem, State, Turn], Tensor]  # in place; returns the loss
 _BLOCK = 512  # rounds whose plan lies on the device at a time when graphs are replayed
 _AHEAD = 32  # rounds whose batches are drawn at a time then, at most
 _AHEAD_BYTES = 2**28  # and what these may take
@@ -32,43 +33,36 @@ class Engine:
         alone = not problem.ranks.active
         self.graphs = graphs and name == "cohort" and problem.model.device.type == "cuda" and not inside and alone
         self._graph: _Graph | None = None
-        if isinstance(problem.method, SplitLoss):
-            self._step: Callable[..., Tensor] = joint.run_alone if name == "reference" else joint.run_round
-        else:
-            self._step = reference.run_round if name == "reference" else cohort.run_round
+        split = isinstance(problem.method, SplitLoss)
+        slow, fast = (joint.run_alone, joint.run_round) if split else (reference.run_round, cohort.run_round)
+        self._step = slow if name == "reference" else fast
 
     def run(self, state: State, plan: Plan, tick: Callable[[int], None] | None = None) -> Tensor:
         """All rounds of the plan; returns the losses (T,), on the CPU. `tick` hears how many rounds are done."""
         if plan.first != state.round:
             raise ValueError(f"the plan begins at round {plan.first}, the state is at {state.round}")
         if isinstance(self.problem.method, SplitLoss):
-            joint.count_rounds(state, plan.client_TM)
+            joint.count_rounds(self.problem.method, state, plan.client_TM)
         if self.graphs:
             return self._replay(state, plan, tick)
+        # A number that changes would have what reads it compiled anew.
         compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
         mine = self.problem.ranks.part(plan.client_TM.shape[1])
-        ahead = None
+        ahead = 0
         if self.name == "cohort" and not compiled:
-            ahead = Ahead(self.problem, mine.stop - mine.start, _AHEAD, _AHEAD_BYTES_EAGER)
+            ahead = rounds_ahead(self.problem.sampler, mine.stop - mine.start, _AHEAD, _AHEAD_BYTES_EAGER)
+        drawn: list[Batch] = []
         losses = []
         for t in range(len(plan)):
-            if ahead is not None and ahead.rounds and t % ahead.rounds == 0:
-                drawn = ahead.draw(here.client_TM[t : t + ahead.rounds, mine], plan.first + t)
-            batches = ([batch.of(t % ahead.rounds) for batch in drawn],) if ahead is not None and ahead.rounds else ()
+            if ahead and t % ahead == 0:
+                drawn = self.problem.batches_ahead(here.client_TM[t : t + ahead, mine], plan.first + t)
+            batches = [Batch(*(part[t % ahead] for part in batch.parts())) for batch in drawn] if ahead else None
+            number = torch.tensor(plan.first + t) if compiled else plan.first + t
+            client_M, alive_M, lr, server_lr = (part[t] for part in here.tensors())
             if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
-                losses.append(
-                    self._step(
-                        self.problem,
-                        state,
-                        here.client_TM[t],
-                        here.alive_TM[t],
-                        here.lr_T[t],
-                        here.server_lr_T[t],
-                        torch.tensor(plan.first + t) if compiled else plan.first + t,
-                        *batches,
-                    )
-                )
+                turn = Turn(client_M, alive_M, lr, server_lr, number, batches)
+                losses.append(self._step(self.problem, state, turn))
             else:
                 losses.append(state.theta_P.new_zeros(()))
             state.round += 1
@@ -81,10 +75,7 @@ class Engine:
             self._graph = _Graph(self.problem, state, plan.client_TM.shape[1], self._step)
         out = []
         for begin in range(0, len(plan), _BLOCK):
-            part = slice(begin, min(begin + _BLOCK, len(plan)))
-            block = Plan(
-                plan.first + begin, plan.client_TM[part], plan.alive_TM[part], plan.lr_T[part], plan.server_lr_T[part]
-            )
+            block = plan.part(begin, begin + _BLOCK)
             out.append(self._graph.run(block))
             state.round += len(block)
             if tick is not None:
@@ -97,51 +88,39 @@ class _Graph:
 
     WARM_UP = 3  # rounds in eager mode before capture: compilation and allocation happen there
 
-    def __init__(self, problem: Problem, state: State, size: int, step: Callable[..., Tensor]) -> None:
+    def __init__(self, problem: Problem, state: State, size: int, step: RunRound) -> None:
         device = problem.model.device
         self.step = step
         self.problem, self.state, self.size = problem, state, size
-        self.client_TM = torch.zeros(_BLOCK, size, dtype=torch.int64, device=device)
-        self.alive_TM = torch.zeros(_BLOCK, size, dtype=torch.bool, device=device)
-        self.lr_T = torch.zeros(_BLOCK, dtype=torch.float64, device=device)
-        self.server_lr_T = torch.zeros(_BLOCK, dtype=torch.float64, device=device)
+        none = torch.zeros(_BLOCK, dtype=torch.float64)
+        who, alive = torch.zeros(2, _BLOCK, size, dtype=torch.int64).unbind()
+        self.plan = Plan(0, who, alive.bool(), none, none.clone()).to(device)
         self.loss_T = torch.zeros(_BLOCK, dtype=problem.model.dtype, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.number = torch.zeros((), dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.warmed = 0
         self.slot = torch.zeros(1, dtype=torch.int64, device=device)
-        self.ahead = Ahead(problem, size, _AHEAD, _AHEAD_BYTES)
+        self.ahead = rounds_ahead(problem.sampler, size, _AHEAD, _AHEAD_BYTES)
         self.kept: list[Batch] = []
 
     def _draw(self, first: int, begin: int) -> None:
         """Draw the batches of the rounds from place `begin` of the block on, whose first round is `first`."""
-        place_A = torch.arange(begin, begin + self.ahead.rounds, device=self.client_TM.device).clamp(max=_BLOCK - 1)
-        drawn = self.ahead.draw(self.client_TM[place_A], first + begin)
+        client_TM = self.plan.client_TM
+        place_A = torch.arange(begin, begin + self.ahead, device=client_TM.device).clamp(max=_BLOCK - 1)
+        drawn = self.problem.batches_ahead(client_TM[place_A], first + begin)
         if not self.kept:
-            self.kept = [Batch(*(part.clone() for part in batch.parts())) for batch in drawn]
+            self.kept = [batch.each(torch.clone) for batch in drawn]
         for kept, batch in zip(self.kept, drawn, strict=True):
             for buffer, part in zip(kept.parts(), batch.parts(), strict=True):
                 buffer.copy_(part)
         self.slot.zero_()
 
-    def _batches(self) -> list[Batch] | None:
-        """This round's batches, if they have been drawn ahead."""
-        if not self.ahead.rounds:
-            return None
-        return [Batch(*(part.index_select(0, self.slot)[0] for part in kept.parts())) for kept in self.kept]
-
     def _round(self) -> None:
-        loss = self.step(
-            self.problem,
-            self.state,
-            self.client_TM.index_select(0, self.place)[0],
-            self.alive_TM.index_select(0, self.place)[0],
-            self.lr_T.index_select(0, self.place)[0],
-            self.server_lr_T.index_select(0, self.place)[0],
-            self.number,
-            self._batches(),
-        )
+        client_M, alive_M, lr, server_lr = (part.index_select(0, self.place)[0] for part in self.plan.tensors())
+        batches = [kept.each(lambda part: part.index_select(0, self.slot)[0]) for kept in self.kept]
+        turn = Turn(client_M, alive_M, lr, server_lr, self.number, batches if self.ahead else None)
+        loss = self.step(self.problem, self.state, turn)
         self.loss_T.index_copy_(0, self.place, loss.reshape(1))
         self._next()
 
@@ -151,18 +130,13 @@ class _Graph:
 
     def run(self, block: Plan) -> Tensor:
         count = len(block)
-        for buffer, values in (
-            (self.client_TM, block.client_TM),
-            (self.alive_TM, block.alive_TM),
-            (self.lr_T, block.lr_T),
-            (self.server_lr_T, block.server_lr_T),
-        ):
+        for buffer, values in zip(self.plan.tensors(), block.tensors(), strict=True):
             buffer[:count].copy_(values)
         self.place.zero_()
         self.number.fill_(block.first)
         answered = block.alive_TM.any(1).tolist()
         for t in range(count):
-            if self.ahead.rounds and t % self.ahead.rounds == 0:
+            if self.ahead and t % self.ahead == 0:
                 self._draw(block.first, t)
             if not answered[t]:
                 self.loss_T[t] = 0

@@ -11,51 +11,46 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from selfsame.engine.batches import Batch
+from selfsame.engine.optimisers import Update
+from selfsame.engine.plan import Start
 from selfsame.methods.base import Cohort, Fields, LocalLoss
 from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
 
+OwnLoss = Callable[[Tensor, Fields, Fields], Tensor]  # of embeddings, learned fields and heads: one value each
+
 
 @dataclass(frozen=True)
-class Settled:
-    """What the cohort's own losses come to."""
+class Work:
+    """What the clients' local training comes to."""
 
     loss_M: Tensor
-    mine: Fields  # the working fields after the local step
+    mine: Fields  # the working fields after it
     stays: Fields
     leaves: Fields
     weight_M: Tensor  # omega_k over the clients that answered with finite values, 0 for the others
-    pull_MBD: Tensor  # weighted derivatives in the embeddings
-    tail: list[Tensor]  # weighted derivatives in the head, flat
+    update: Update | None = None
+    alone_MP: Tensor | None = None  # the networks of clients that are not federated
 
 
-def derivatives(
-    loss: Callable[..., Tensor],
-    emb_MBD: Tensor,
-    mask_MB: Tensor,
-    mine: Fields,
-    learns: tuple[str, ...],
-    sent: Fields,
-    head: Fields,
-    who: Cohort,
-    functional: bool = False,
-) -> tuple[Tensor, Tensor, Fields, Fields]:
-    """(loss_M, d/d emb, d/d working fields, d/d head), each row from its own client's loss; `head` has a row a client.
+def own_loss(loss: Callable[..., Tensor], mask_MB: Tensor, mine: Fields, sent: Fields, who: Cohort) -> OwnLoss:
+    """A method's loss of what is learned; a client whose batch is empty (it has finished its pass) contributes 0."""
+    return lambda emb_MBD, learned, head: loss(emb_MBD, mask_MB, {**mine, **learned}, sent, head, who) * mask_MB.any(1)
 
-    A client whose batch is empty (it has finished its pass) contributes nothing. `functional` differentiates in the way
-    that torch.compile can follow; the plain way has less to do.
-    """
+
+def derivatives(loss: OwnLoss, emb_MBD: Tensor, learned: Fields, head: Fields) -> tuple[Tensor, Tensor, Fields, Fields]:
+    """(loss_M, d/d emb, d/d learned, d/d head), each row from its own client's loss; `head` has one row per client."""
 
     def total(emb_MBD: Tensor, learned: Fields, head: Fields) -> tuple[Tensor, Tensor]:
-        loss_M = loss(emb_MBD, mask_MB, {**mine, **learned}, sent, head, who) * mask_MB.any(1)
+        loss_M = loss(emb_MBD, learned, head)
         return loss_M.sum(), loss_M
 
-    if functional:
-        moving = {name: mine[name] for name in learns}
-        grads, loss_M = torch.func.grad(total, (0, 1, 2), has_aux=True)(emb_MBD, moving, head)
+    if torch.compiler.is_compiling():  # which cannot follow the plain way; that one has less to do
+        grads, loss_M = torch.func.grad(total, (0, 1, 2), has_aux=True)(emb_MBD, learned, head)
         return loss_M, *grads
     emb = emb_MBD.detach().requires_grad_()
-    learned = {name: mine[name].detach().requires_grad_() for name in learns}
+    learned = {name: value.detach().requires_grad_() for name, value in learned.items()}
     heads = {name: value.detach().requires_grad_() for name, value in head.items()}
     with torch.enable_grad():
         value, loss_M = total(emb, learned, heads)
@@ -86,34 +81,24 @@ def over(value_M: Tensor, like: Tensor) -> Tensor:
 
 
 def settle(
-    method: LocalLoss,
-    functional: bool,
-    emb_MBD: Tensor,
-    mask_MB: Tensor,
-    sound_M: Tensor,
-    own: Fields,
-    sent: Fields,
-    head: Fields,
-    who: Cohort,
-    count_M: Tensor | None,
-    lr: Tensor,
-    seed: int,
-    number: int | Tensor,
-) -> Settled:
-    """Each client's loss and its derivatives, its report, and its weight in the common backward pass."""
+    method: LocalLoss, seed: int, start: Start, batch: Batch, emb_MBD: Tensor, head: Fields
+) -> tuple[Work, Tensor, list[Tensor]]:
+    """(the work of a single step, its weighted derivatives in the embeddings and, flat, in the head)."""
+    who, mask_MB = start.who, batch.mask_MB
     each_head = {name: value.expand(len(who.client_M), *value.shape) for name, value in head.items()}
-    mine = method.start(own, sent, who, emb_MBD, mask_MB)
-    loss_M, emb_grad, mine_grad, head_grad = derivatives(
-        method.loss, emb_MBD, mask_MB, mine, method.learns, sent, each_head, who, functional
-    )
-    mine = moved(mine, mine_grad, lr, mask_MB.any(1))
-    reports = (Stream.named if functional else Stream.later)(seed, "report", who.client_M, number)
-    stays, leaves = method.report(mine, sent, who, emb_MBD, mask_MB, reports)
-    good_M = sound_M & finite_rows(loss_M, emb_grad, *stays.values(), *leaves.values(), *head_grad.values())
-    weight_M = normalised(who, good_M, count_M, emb_MBD.dtype)
+    mine = method.start(start.own, start.sent, who, emb_MBD, mask_MB)
+    loss = own_loss(method.loss, mask_MB, mine, start.sent, who)
+    learned = {name: mine[name] for name in method.learns}
+    loss_M, emb_grad, mine_grad, head_grad = derivatives(loss, emb_MBD, learned, each_head)
+    mine = moved(mine, mine_grad, start.lr, mask_MB.any(1))
+    named = Stream.named if torch.compiler.is_compiling() else Stream.later
+    reports = named(seed, "report", who.client_M, start.number)
+    stays, leaves = method.report(mine, start.sent, who, emb_MBD, mask_MB, reports)
+    good_M = batch.sound_M & finite_rows(loss_M, emb_grad, *stays.values(), *leaves.values(), *head_grad.values())
+    weight_M = normalised(who, good_M, start.count_M, emb_MBD.dtype)
 
     def weighted(grad: Tensor) -> Tensor:
         return torch.where(over(weight_M > 0, grad), grad * over(weight_M, grad), 0)
 
     tail = [weighted(grad).sum(0).reshape(-1) for grad in head_grad.values()]
-    return Settled(loss_M, mine, stays, leaves, weight_M, weighted(emb_grad), tail)
+    return Work(loss_M, mine, stays, leaves, weight_M), weighted(emb_grad), tail

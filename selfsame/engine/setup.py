@@ -13,9 +13,9 @@ from selfsame.engine.joint import check_split, within_budget
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.model import Model
 from selfsame.engine.plan import cohort_size
+from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
-from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
 
@@ -60,6 +60,4 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    machine = choose_machine(recipe.run)
-    model = Model(net, head, machine.device, machine.dtype, machine.autocast, machine.compile, machine.graphs)
-    return Problem.of(recipe, method, model, federation, world, ranks)
+    return Problem.of(recipe, method, Model(net, head, choose_machine(recipe.run)), federation, world, ranks)

@@ -1,85 +1,15 @@
-"""Everything that changes during a run, in one tree, and what never changes, in another."""
+"""Everything that changes during a run, in one tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from selfsame.config.recipe import Recipe
-from selfsame.data.federation import Federation
 from selfsame.engine import optimisers
-from selfsame.engine.batches import Batch, step_batch
-from selfsame.engine.model import Model
-from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.settle import Settled, settle
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World
-from selfsame.streams import Stream
-
-
-@dataclass(frozen=True)
-class Tools:
-    """The pure pieces of a round that gain from compilation: as they are, or compiled."""
-
-    draw: Callable[..., Batch]
-    settle: Callable[..., Settled]
-    loss: Callable[..., Tensor]
-    report: Callable[..., tuple[Fields, Fields]]
-    server_step: Callable[..., None]
-    compiled: bool
-
-    @staticmethod
-    def of(method: LocalLoss, compile: bool, on_host: bool = False) -> Tools:
-        """`on_host`: samples are fetched by the host, which cannot be compiled."""
-        plain = Tools(step_batch, settle, method.loss, method.report, optimisers.apply, compiled=False)
-        if not compile:
-            return plain
-        fast = {name: torch.compile(getattr(plain, name), dynamic=False) for name in ("settle", "loss", "report")}
-        step = torch.compile(plain.server_step, dynamic=False)
-        draw = plain.draw if on_host else torch.compile(plain.draw, dynamic=False)
-        return replace(plain, **fast, draw=draw, server_step=step, compiled=True)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What a round needs and never changes."""
-
-    recipe: Recipe
-    method: LocalLoss
-    model: Model
-    federation: Federation
-    world: World
-    longest: int  # samples of the client with most
-    tools: Tools
-    zero_1: Tensor  # the server's own number among the clients
-    ranks: Ranks = ALONE
-
-    @staticmethod
-    def of(
-        recipe: Recipe,
-        method: LocalLoss,
-        model: Model,
-        federation: Federation,
-        world: World,
-        ranks: Ranks = ALONE,
-    ) -> Problem:
-        longest = int(federation.count_N.max())
-        tools = Tools.of(method, model.compiled, federation.source.on_host)
-        here = federation.to(model.device), world.to(model.device)
-        zero_1 = torch.zeros(1, dtype=torch.int64, device=model.device)
-        return Problem(recipe, method, model, *here, longest, tools, zero_1, ranks)
-
-    def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
-        return Cohort(client_M, self.world.class_of_N[client_M], alive_M)
-
-    def stream(self, purpose: str, client_M: Tensor, *rest: int | Tensor) -> Stream:
-        return Stream.later(self.recipe.run.seed, purpose, client_M, *rest)
-
-    def server_stream(self, purpose: str, *rest: int | Tensor) -> Stream:
-        """A stream with a single row, for the server's own draws."""
-        return self.stream(purpose, self.zero_1, *rest)
+from selfsame.engine.problem import Problem
+from selfsame.methods.base import Fields, World
 
 
 @dataclass

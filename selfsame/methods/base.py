@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +49,31 @@ class Cohort:
 
     def __getitem__(self, rows: slice | Tensor) -> Cohort:
         return Cohort(self.client_M[rows], self.class_M[rows], self.alive_M[rows])
+
+
+class Blocks(Protocol):
+    """The server's table of classes, of which each process holds a block of rows, in one round of a cohort."""
+
+    rows: int  # of the whole table
+    begin: int  # the number of the block's first row
+    block_BD: Tensor
+    few: Fields  # the table's rows of the round's classes, by its name
+    place_M: Tensor  # where in `few` the class of each client lies
+
+    def owned(self, row_X: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of these rows lie in this process's block, and where (those of others point anywhere)."""
+
+    def fetch(self, row_M: Tensor) -> Tensor:
+        """These rows, from whoever holds them."""
+
+    def put(self) -> None:
+        """The rows of `few`, to whoever holds them."""
+
+    def add(self, name: str, value: Tensor) -> Tensor:
+        """The sum of all processes' values; `name` is for the count of what crosses."""
+
+    def stack(self, name: str, value: Tensor) -> Tensor:
+        """All processes' values, with an axis of processes in front."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +144,8 @@ class LocalLoss(Comparison, ABC):
     learns: ClassVar[tuple[str, ...]] = ()  # working fields that local SGD updates beside the network
     federated: ClassVar[bool] = True
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
+    # The server's table with one row per class of which a client needs its own alone, so that it can be cut in blocks.
+    table: ClassVar[str | None] = None
 
     def require(self, holds: bool, rule: str, got: object) -> None:
         """Raise `SelfsameError` with the rule that a hyper-parameter or a federation breaks."""
@@ -192,6 +219,20 @@ class LocalLoss(Comparison, ABC):
         self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
     ) -> None:
         """The server's step on its tables, in place (they may hold a million rows); `stream` has one row."""
+        return None
+
+    def needs_whole(self) -> str:
+        """What of these hyper-parameters keeps `table` from being cut into blocks, in words; empty: nothing."""
+        return ""
+
+    def absorb_blocks(
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        """`absorb` where `table` is cut into blocks."""
+        raise NotImplementedError(f"{self.name}: has no table to be cut")
+
+    def rounds_used(self, server: Fields) -> Tensor | None:
+        """In how many rounds each client's embeddings were used, where privacy is accounted for by them."""
         return None
 
     @abstractmethod

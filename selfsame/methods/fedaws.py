@@ -7,7 +7,7 @@ The class embeddings W are free vectors started from N(0, I); whatever needs uni
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from selfsame.methods.base import (
+    Blocks,
     Cohort,
     Fields,
     LocalLoss,
@@ -45,6 +46,7 @@ class ClassEmbedding(LocalLoss):
     paper: ClassVar[str] = PAPER
     shared_class: ClassVar[str] = "clients of a class share its embedding, the server takes their weighted mean"
     row: ClassVar[str] = "class"
+    table: ClassVar[str] = "class_embedding"
     learns: ClassVar[tuple[str, ...]] = ("class_embedding",)
     wire: ClassVar[Wire] = Wire(
         down={"class_embedding": (Sight.SERVER, "the embedding of the client's own class")},
@@ -87,6 +89,14 @@ class ClassEmbedding(LocalLoss):
             # The mean multiplies silent clients by 0, which would let a NaN of theirs through.
             heard_MD = torch.where(who.alive_M[:, None], leaves[name], 0)
             put_rows(server[name], who.class_M, mean_by_class(heard_MD, weight_M, who), alive_classes(who))
+
+    def absorb_blocks(
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        """Step 13 on the rows of the round's classes alone."""
+        few = replace(who, class_M=blocks.place_M)
+        ClassEmbedding.absorb(self, blocks.few, leaves, few, weight_M, lr, stream)
+        blocks.put()
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return server["class_embedding"]
@@ -146,6 +156,54 @@ class FedAwS(ClassEmbedding):
                 subset_S = draw_subset(len(table_CD), self.subset, stream.fold(step))
                 mining_step(table_CD, who, self.neighbours, subset_S, rate, self.distance)
 
+    def needs_whole(self) -> str:
+        return "spread = 'full' compares all classes with all; use spread = 'mining'" if self.spread == "full" else ""
+
+    @torch.no_grad()
+    def absorb_blocks(
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+    ) -> None:
+        """Steps 13 and 14: the neighbours of the round's classes lie in all blocks."""
+        super().absorb_blocks(blocks, leaves, who, weight_M, lr, stream)
+        w_MD = blocks.few[self.table][blocks.place_M]
+        for step in range(self.server_steps):
+            if step:
+                w_MD = blocks.fetch(who.class_M)
+            subset_S = draw_subset(blocks.rows, self.subset, stream.fold(step))
+            self._mine_blocks(blocks, w_MD, who, subset_S, self.spread_weight * lr)
+
+    def _mine_blocks(
+        self, blocks: Blocks, w_MD: Tensor, who: Cohort, subset_S: Tensor | None, rate: Tensor | float
+    ) -> None:
+        """`mining_step` over blocks: each searches its own, and whoever holds a neighbour computes what moves it."""
+        table_BD, begin, k = blocks.block_BD, blocks.begin, self.neighbours
+        share_M, query_MD, view = _queries(w_MD, who, self.distance)
+        here_S = None
+        if subset_S is not None:
+            here_S = (subset_S - begin)[(subset_S >= begin) & (subset_S < begin + len(table_BD))]
+        value_MK, index_MK = nearest(query_MD, table_BD, k, label_M=who.class_M - begin, subset_S=here_S, view=view)
+        short = k - value_MK.shape[1]
+        value_RMK = blocks.stack("neighbours' products", F.pad(value_MK, (0, short), value=-torch.inf))
+        index_RMK = blocks.stack("neighbours", F.pad(index_MK + begin, (0, short)))
+        value_MK, at_MK = value_RMK.movedim(0, 1).flatten(1).topk(k, 1)
+        index_MK = index_RMK.movedim(0, 1).flatten(1).gather(1, at_MK)
+
+        mine_MK, row_MK = blocks.owned(index_MK)
+        mine_MK = mine_MK & torch.isfinite(value_MK)
+        client_P, row_P = mine_MK.nonzero()[:, 0], row_MK[mine_MK]  # P pairs of a class and one of its neighbours
+        in_w_MD = torch.zeros_like(w_MD)
+        change_BD = table_BD if len(row_P) <= GATHERED else torch.zeros_like(table_BD)
+        for client_Q, row_Q in zip(client_P.split(GATHERED), row_P.split(GATHERED), strict=True):
+            w_QD, y_Q1D = w_MD[client_Q], table_BD[row_Q][:, None]
+            pull_QD, push_Q1D = mining_gradient(w_QD, y_Q1D, share_M[client_Q][:, None], self.distance)
+            in_w_MD.index_add_(0, client_Q, pull_QD)
+            change_BD.index_add_(0, row_Q, -rate * push_Q1D[:, 0])
+        if change_BD is not table_BD:
+            table_BD.add_(change_BD)
+        in_w_MD = blocks.add("what moves the classes", in_w_MD)
+        mine_M, at_M = blocks.owned(who.class_M)
+        table_BD.index_add_(0, at_M[mine_M], -rate * in_w_MD[mine_M])
+
 
 def draw_subset(classes: int, size: int, stream: Stream) -> Tensor | None:
     """C' of (8), uniform without replacement: the classes of the largest random keys, O(C). None: all of them."""
@@ -201,12 +259,7 @@ def mining_step(
     arithmetic, which takes several times its result, is done for fewer of them at a time.
     """
     w_MD = table_CD[who.class_M]
-    # Each answering client of a class carries an equal part of it.
-    share_M = who.alive_M.to(w_MD.dtype) / sum_by_class(who.alive_M.long(), who).clamp(min=1)
-    query_MD = unit(w_MD)
-    view: Callable[[Tensor], Tensor] = unit
-    if distance == "euclidean":  # |w - y|^2 is smallest where w.y - |y|^2 / 2 is largest
-        query_MD, view = F.pad(w_MD, (0, 1), value=1.0), with_square
+    share_M, query_MD, view = _queries(w_MD, who, distance)
     value_MK, index_MK = nearest(query_MD, table_CD, k, label_M=who.class_M, subset_S=subset_S, view=view)
     weight_MK = share_M[:, None] * torch.isfinite(value_MK)
 
@@ -223,6 +276,15 @@ def mining_step(
             change_CD.index_add_(0, index.flatten(), -rate * in_y_MKD.flatten(0, 1))
     if change_CD is not table_CD:
         table_CD.add_(change_CD)
+
+
+def _queries(w_MD: Tensor, who: Cohort, distance: str) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    """(what each client counts, its class as it is compared, how the table's rows are)."""
+    # Each answering client of a class carries an equal part of it.
+    share_M = who.alive_M.to(w_MD.dtype) / sum_by_class(who.alive_M.long(), who).clamp(min=1)
+    if distance == "euclidean":  # |w - y|^2 is smallest where w.y - |y|^2 / 2 is largest
+        return share_M, F.pad(w_MD, (0, 1), value=1.0), with_square
+    return share_M, unit(w_MD), unit
 
 
 def mining_gradient(w_MD: Tensor, y_MKD: Tensor, weight_MK: Tensor, distance: str) -> tuple[Tensor, Tensor]:

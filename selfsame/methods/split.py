@@ -58,6 +58,9 @@ class SplitLoss(LocalLoss):
     def begin_server(self, world: World, stream: Stream) -> Fields:
         return {"taken": torch.zeros(world.clients, dtype=torch.int64, device=world.class_of_N.device)}
 
+    def rounds_used(self, server: Fields) -> Tensor:
+        return server["taken"]
+
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:

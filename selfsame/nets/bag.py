@@ -34,10 +34,11 @@ class EmbeddingBag(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D) of rows (n, 2, L)."""
-        index_nL, value_nL = x[:, 0].long(), x[:, 1]
+        index_nL, value_nL = x.unbind(1)
+        # Decided before the conversion: what becomes of NaN as a whole number depends on the processor.
         known_nL = (index_nL >= 0) & (index_nL < self.features) & (value_nL != 0)
-        value_nL = torch.where(known_nL, value_nL, 0)
-        bag_nE = self._sum(torch.where(known_nL, index_nL, 0), value_nL)
+        index_nL, value_nL = (torch.where(known_nL, part, 0) for part in (index_nL, value_nL))
+        bag_nE = self._sum(index_nL.long(), value_nL)
         bag_nE = bag_nE / known_nL.sum(1, keepdim=True).clamp(min=1)
         out: Tensor = self.head(self.hidden2(self.hidden1(bag_nE).relu()).relu())
         return out

@@ -93,11 +93,6 @@ class WithMel(nn.Module):
         return out
 
 
-def with_mel(net: nn.Module, rate: int, mels: int = 40, window: float = 0.025, hop: float = 0.010) -> WithMel:
-    """The network behind a `LogMel` of these settings."""
-    return WithMel(LogMel(rate, mels, window, hop), net)
-
-
 def mel_lenet(
     shape: tuple[int, int], width: int, *, rate: int = 16000, mels: int = 40, channels: tuple[int, ...] = (8, 16)
 ) -> WithMel:

@@ -10,18 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from selfsame.errors import SelfsameError
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Floats = NDArray[np.float64]
 
 MOST_ROUNDS = 100_000
 MOST_COORDINATES = 1_000_000
@@ -59,16 +53,21 @@ class Exchange:
         return self.samples if self.unit == "participant" else 1
 
 
+@dataclass(frozen=True)
+class PrivacySpent:
+    """What the noise was worth to the device that took part most often."""
+
+    rounds: int  # in which its embeddings were used
+    delta: float
+    epsilon: float | None  # over all of them; None: not known, see `why`
+    why: str = ""
+    paper_epsilon: float | None = None  # Theorem V.1, for Laplace noise
+    simulated: bool = True  # the noise came from the run's seed, which protects nobody
+
+
 def paper_epsilon(drop: float, clip: float, scale: float) -> float:
     """Theorem V.1: ln[(1 - r) e^(2T/b) + r], for one coordinate, one sample and one round."""
     return amplified(2 * clip / scale, 1 - drop)
-
-
-def paper_scale(drop: float, clip: float, epsilon: float) -> float:
-    """The b for which Theorem V.1 says epsilon."""
-    if not epsilon > 0:
-        raise SelfsameError(f"privacy: epsilon must be above 0, got {epsilon}")
-    return 2 * clip / _before(epsilon, 1 - drop)
 
 
 def amplified(epsilon: float, rate: float) -> float:
@@ -149,17 +148,6 @@ def rounds_within(mechanism: Mechanism, exchange: Exchange, epsilon: float, delt
         middle = (least + most) // 2
         least, most = (middle, most) if fits(middle) else (least, middle)
     return least
-
-
-def affordable(rounds_N: Tensor, most: int) -> Tensor:
-    """Who may still be selected, given the rounds each took part in and the most of `rounds_within`."""
-    return rounds_N < most
-
-
-def spent(rounds_N: Tensor, mechanism: Mechanism, exchange: Exchange, delta: float) -> Floats:
-    """The epsilon that each participant has spent, given the rounds it took part in."""
-    counts, which_N = np.unique(np.asarray(rounds_N.cpu()), return_inverse=True)
-    return np.array([composed_epsilon(mechanism, exchange, int(count), delta) for count in counts])[which_N]
 
 
 def gaussian_sigma(

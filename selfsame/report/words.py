@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from selfsame.privacy.accountant import PrivacySpent
 
 SIGHTS = {
     "device": "nobody: stays on the device",
@@ -101,3 +104,12 @@ def fact_words(values: Mapping[str, float]) -> dict[str, str]:
     """What a method says of itself; a name that ends in ", log10" tells a power of ten."""
     powers = {name.removesuffix(_POWER): f"10^{value:.1f}" for name, value in values.items() if name.endswith(_POWER)}
     return powers | {name: f"{value:g}" for name, value in values.items() if not name.endswith(_POWER)}
+
+
+def privacy_words(spent: PrivacySpent) -> str:
+    """Both epsilons of the device that took part most often."""
+    known = f"epsilon not known ({spent.why})" if spent.epsilon is None else f"epsilon {spent.epsilon:.4g}"
+    words = f"{known} at delta {spent.delta:g} over the {spent.rounds} rounds of the device with most"
+    if spent.paper_epsilon is not None:
+        words += f"; the paper's epsilon: {spent.paper_epsilon:.4g}"
+    return words + (". Noise from the seed of a simulation protects nobody" if spent.simulated else "")

@@ -11,7 +11,7 @@ from torch import Tensor
 from selfsame.engine import checkpoint
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.plan import Plan, cohort_size
-from selfsame.engine.state import Problem
+from selfsame.engine.problem import Problem
 from selfsame.files import Record
 from selfsame.measure.trials import MOST_PAIRED
 from selfsame.runs.run import Finding, Run

@@ -64,7 +64,7 @@ class Trainer:
         if state.present != self.present:
             self.engine, self.present = self._engine(), state.present
         count = min(stop - state.round, _PLAN)
-        plan = make_plan(run.recipe, state.round, count, state.present, state.server.get("taken"))
+        plan = make_plan(run.recipe, state.round, count, state.present, run.problem.method.rounds_used(state.server))
         refused, begun = int(state.refused), time.perf_counter()
         losses = self.engine.run(state, plan, self.heard)
         run.seconds += time.perf_counter() - begun

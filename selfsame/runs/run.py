@@ -17,9 +17,10 @@ from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.engine import checkpoint
 from selfsame.engine.machine import facts
+from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, State, begin, join, smaller_world
+from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
 from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone

@@ -16,7 +16,7 @@ from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
-from selfsame.report.words import attacker_words, fact_words
+from selfsame.report.words import attacker_words, fact_words, privacy_words
 from selfsame.runs.run import Run
 
 _PICTURED = 600  # samples in the picture of the embedding space
@@ -38,7 +38,7 @@ def view(run: Run) -> RunView:
         facts["without a network"] = _raw(run)
     spent = privacy_spent(run.problem, run.state)
     if spent is not None:
-        facts["privacy"] = spent
+        facts["privacy"] = privacy_words(spent)
     if run.leakage is not None:
         facts["attacker"] = attacker_words(run.leakage.how, run.leakage.paper is not None)
         if run.leakage.cosine_mean is not None:

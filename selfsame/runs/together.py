@@ -9,8 +9,9 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from selfsame.engine.problem import Problem
 from selfsame.engine.ranks import shards
-from selfsame.engine.state import Problem, State, join
+from selfsame.engine.state import State, join
 
 
 def as_first(problem: Problem, state: State) -> None:
@@ -49,7 +50,4 @@ def looked_at(problem: Problem, state: State) -> Iterator[None]:
 
 def _level(problem: Problem, state: State) -> None:
     """What every rank computed by itself is made equal to the last bit, which another machine may round differently."""
-    tensors = state.tensors()
-    if state.rows:
-        del tensors[f"server.{shards.TABLE}"]
-    problem.ranks.broadcast(tensors)
+    problem.ranks.broadcast(shards.common(problem, state))

@@ -41,13 +41,13 @@ def test_the_bias_update_is_what_the_server_sees():
     problem = feduv_problem()
     state = begin(problem)
     seen = bias_updates(problem, state, torch.tensor([2]))[0]
+    from selfsame.engine.plan import Start
     from selfsame.engine.reference import client_update
     from selfsame.methods.base import pick
 
     who = problem.cohort(torch.tensor([2]), torch.tensor([True]))
-    theta, _, _, _ = client_update(
-        problem, state.theta_P, pick(state.own, who.client_M), {}, who, torch.tensor(0.1, dtype=torch.float64), 0
-    )
+    lr = torch.tensor(0.1, dtype=torch.float64)
+    theta, _, _, _ = client_update(problem, state.theta_P, Start(who, pick(state.own, who.client_M), {}, lr, 0))
     moved = problem.model.net_views(theta - state.theta_P)
     bias = [value for name, value in moved.items() if name.endswith("bias")][-1]
     assert torch.allclose(bias / 0.1, seen, atol=1e-12)

@@ -21,7 +21,7 @@ from selfsame.deploy.codec import MOST_META, REASONS, decode, encode
 from selfsame.deploy.device import Device
 from selfsame.deploy.schedule import Terms
 from selfsame.deploy.server import Limits, Server
-from selfsame.engine.plan import Plan, make_plan
+from selfsame.engine.plan import Plan, Start, make_plan
 from selfsame.engine.reference import client_update
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
@@ -96,7 +96,9 @@ def test_half_precision_by_hand(tmp_path):
             who = problem.cohort(torch.tensor([client]), torch.ones(1, dtype=torch.bool))
             own = {"centre": torch.zeros(1, 8, dtype=torch.float64)}
             lr = torch.tensor(order.local.lr, dtype=torch.float64)
-            change += count / sum(counts) * rounded(client_update(problem, down, own, {}, who, lr, number)[0] - down)
+            change += (
+                count / sum(counts) * rounded(client_update(problem, down, Start(who, own, {}, lr, number))[0] - down)
+            )
         theta += change
     assert torch.allclose(harness.server.state.theta_P, theta, rtol=0, atol=1e-14)
     assert not torch.allclose(theta, simulated(order).theta_P, rtol=0, atol=1e-6)

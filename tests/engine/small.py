@@ -10,9 +10,10 @@ from torch import Tensor
 from selfsame.config.recipe import Recipe, from_mapping
 from selfsame.data import Federation, load
 from selfsame.engine.plan import make_plan
+from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, State, begin
+from selfsame.engine.state import State, begin
 
 # What each method needs to be small, repeatable and not chaotic.
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from torch import Tensor
 from selfsame.config.recipe import AugmentPart, LocalPart
 from selfsame.data import Federation, Samples, from_classes
 from selfsame.engine import batches
-from selfsame.engine.batches import Batch, local_batches, step_batch, steps_a_round
+from selfsame.engine.batches import Batch, Sampler, local_batches, step_batch, steps_a_round
 
 COUNTS = [3, 9, 1, 6, 20]
 NONE = AugmentPart()
@@ -27,7 +27,7 @@ def drawn(
 ) -> list[Batch]:
     client_M = torch.tensor(clients)
     longest = int(federation.count_N.max()) if longest is None else longest
-    return list(local_batches(federation, client_M, longest, local, NONE, 5, round, torch.float64))
+    return list(local_batches(Sampler(federation, local, NONE, 5, longest, torch.float64), client_M, round))
 
 
 def content(batch: Batch, row: int) -> list[int]:
@@ -94,7 +94,7 @@ def test_rounds_steps_and_seeds_differ():
     one, two = (content(b, 0) for b in drawn(federation, [0], local))
     other = content(drawn(federation, [0], local, round=1)[0], 0)
     again = content(drawn(federation, [0], local, round=torch.tensor(1))[0], 0)
-    seeded = content(step_batch(federation, client, 30, local, NONE, 6, 0, 0, torch.float64), 0)
+    seeded = content(step_batch(Sampler(federation, local, NONE, 6, 30, torch.float64), client, 0, 0), 0)
     assert len({tuple(b) for b in (one, two, other, seeded)}) == 4
     assert again == other  # a round number in a tensor, as in a CUDA graph
 

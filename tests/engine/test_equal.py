@@ -12,12 +12,14 @@ from torch import nn
 
 from selfsame import methods, nets
 from selfsame.engine.cohort import fused
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.engine.plan import make_plan
+from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
-from selfsame.engine.state import Problem, begin
+from selfsame.engine.state import begin
 from selfsame.methods import METHODS, SplitLoss
-from selfsame.nets import norm
+from selfsame.nets.fast import plain
 from selfsame.nets.fast.resnet_cuda import FusedResNet
 from selfsame.nets.resnet import ResNet
 from selfsame.streams import Stream
@@ -134,7 +136,9 @@ def tiny(name: str, options: dict, lr: float, rounds: int) -> tuple[Problem, nn.
     method = methods.make(name, order.method.options)
     world = methods.World(federation.clients, federation.classes, 5, federation.class_of_N)
     head = method.begin_head(world, Stream.named(0, "head", torch.zeros(1, dtype=torch.int64)))
-    return Problem.of(order, method, Model(copy.deepcopy(net), head, dtype=torch.float64), federation, world), net
+    return Problem.of(
+        order, method, Model(copy.deepcopy(net), head, Machine(dtype=torch.float64)), federation, world
+    ), net
 
 
 def all_samples(problem: Problem, client: int) -> torch.Tensor:
@@ -258,8 +262,8 @@ def check_written_out(name: str, steps: int, monkeypatch: pytest.MonkeyPatch, **
     expected, losses = train(problem, "reference")
     model = problem.model
     mine = [(n, s) for n, s in zip(model.layout.names, model.layout.shapes) if n.startswith("net.")]
-    names = tuple(n.removeprefix("net.") for n, _ in mine)
-    model.fused = FusedResNet(model.net, names, tuple(s for _, s in mine), norm, torch.float64)
+    shapes = {name.removeprefix("net."): shape for name, shape in mine}
+    model.passes = FusedResNet(model.net, shapes, plain, torch.float64)
     got, losses_got = train(problem, "cohort")
     assert_same(got, expected)
     assert torch.allclose(losses_got, losses, rtol=1e-9, atol=0)

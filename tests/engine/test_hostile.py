@@ -10,8 +10,9 @@ from small import assert_same, build, people
 
 from selfsame.data import Federation
 from selfsame.engine.plan import Plan
+from selfsame.engine.problem import Problem, Tools
 from selfsame.engine.rounds import Engine
-from selfsame.engine.state import Problem, State, Tools, begin
+from selfsame.engine.state import State, begin
 from selfsame.methods import METHODS, SplitLoss
 
 BAD = [2, 7]

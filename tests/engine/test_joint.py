@@ -16,12 +16,14 @@ from torch import nn
 
 from selfsame import methods
 from selfsame.config.recipe import Recipe, SplitPart, from_mapping, to_mapping, to_toml
-from selfsame.engine import joint as split
+from selfsame.engine import joint
 from selfsame.engine.checkpoint import load_state, save_state
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
-from selfsame.engine.plan import Plan, choose, make_plan
+from selfsame.engine.plan import Plan, Turn, choose, make_plan
+from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
-from selfsame.engine.state import Problem, State, begin, join
+from selfsame.engine.state import State, begin, join
 from selfsame.engine.turnout import asked, needed, registered_clients, turnout
 from selfsame.errors import SelfsameError
 from selfsame.methods.fdml import KINDS, Fdml
@@ -91,7 +93,7 @@ def tiny(lr: float, weights: str, server: dict, dropout: float = 0.0) -> tuple[P
     plan = recipe("fdml", {"kind": "batch-all"}, local={"batch": 9, "lr": lr}, server=server, cohort=cohort)
     method = methods.make("fdml", plan.method.options)
     world = methods.World(federation.clients, federation.classes, 5, federation.class_of_N)
-    return Problem.of(plan, method, Model(copy.deepcopy(net), {}, dtype=torch.float64), federation, world), net
+    return Problem.of(plan, method, Model(copy.deepcopy(net), {}, Machine(dtype=torch.float64)), federation, world), net
 
 
 def all_samples(problem: Problem, client: int) -> torch.Tensor:
@@ -277,13 +279,13 @@ class Leaky(Fdml):
         return stays, {**leaves, "template": stays["template"].clone()}
 
 
-@pytest.mark.parametrize("run", [split.run_round, split.run_alone])
+@pytest.mark.parametrize("run", [joint.run_round, joint.run_alone])
 def test_nothing_undeclared_leaves(run):
     problem = replace(build("fdml"), method=Leaky())
     state = begin(problem)
     one = torch.ones((), dtype=torch.float64)
     with pytest.raises(SelfsameError, match="wire: a report may hold"):
-        run(problem, state, torch.arange(3), torch.ones(3, dtype=torch.bool), one, one, 0)
+        run(problem, state, Turn(torch.arange(3), torch.ones(3, dtype=torch.bool), one, one, 0))
     assert torch.equal(state.theta_P, begin(problem).theta_P)
 
 

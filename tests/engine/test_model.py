@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from selfsame import nets
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Layout, Model
 from selfsame.errors import SelfsameError
 
@@ -51,7 +52,7 @@ def test_views_keep_a_leading_axis(lead):
 def lenet(head: dict[str, torch.Tensor] | None = None) -> tuple[Model, nn.Module]:
     net = nets.build("lenet", (1, 8, 8), 6).double()
     keep = nets.build("lenet", (1, 8, 8), 6).double()
-    return Model(net, head or {}, dtype=torch.float64), keep
+    return Model(net, head or {}, Machine(dtype=torch.float64)), keep
 
 
 def test_embedding_is_the_module():
@@ -74,7 +75,7 @@ def test_many_networks_at_once():
     assert each.shape == (4, 3, 6)
     for m in range(4):
         assert torch.allclose(each[m], model.embed_eager(theta_MP[m], x_MB[m]), rtol=0, atol=1e-12)
-    one = model.embed(model.first_theta, x_MB)
+    one, _ = model.embed_and_back(model.first_theta, x_MB)
     for m in range(4):
         assert torch.allclose(one[m], model.embed_eager(model.first_theta, x_MB[m]), rtol=0, atol=1e-12)
 

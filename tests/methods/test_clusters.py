@@ -18,9 +18,10 @@ from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.checkpoint import load_state, save_state
 from selfsame.engine.plan import make_plan
+from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, State, begin, join
+from selfsame.engine.state import State, begin, join
 from selfsame.methods import clusters
 from selfsame.methods.base import Fields, unit
 from selfsame.methods.fedhide import FedHide

@@ -11,10 +11,11 @@ from torch import Tensor
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine import cohort, reference
-from selfsame.engine.plan import make_plan
+from selfsame.engine.plan import Turn, make_plan
+from selfsame.engine.problem import Problem, Tools
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, Tools, begin
+from selfsame.engine.state import begin
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.methods.fedhide import FedHide
@@ -270,7 +271,7 @@ def test_engines_stop_a_method_that_leaks(leak, steps, engine):
     before = {name: value.clone() for name, value in state.tensors().items()}
     rate = torch.tensor(0.1)
     with pytest.raises(SelfsameError, match=r"^wire: "):
-        engine.run_round(problem, state, torch.arange(3), torch.ones(3, dtype=torch.bool), rate, rate, 0)
+        engine.run_round(problem, state, Turn(torch.arange(3), torch.ones(3, dtype=torch.bool), rate, rate, 0))
     assert all(torch.equal(value, before[name]) for name, value in state.tensors().items())
 
 
@@ -279,7 +280,7 @@ def test_engines_stop_a_server_that_sends_more(engine):
     problem = leaky(build("fedhide"), send={"prototypes": torch.zeros(6, 8)})
     rate = torch.tensor(0.1)
     with pytest.raises(SelfsameError, match=r"^wire: a client may be sent"):
-        engine.run_round(problem, begin(problem), torch.arange(3), torch.ones(3, dtype=torch.bool), rate, rate, 0)
+        engine.run_round(problem, begin(problem), Turn(torch.arange(3), torch.ones(3, dtype=torch.bool), rate, rate, 0))
 
 
 def test_finite_rows():

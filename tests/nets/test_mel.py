@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 from selfsame.errors import SelfsameError
 from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fastresnet import FastResNet34
-from selfsame.nets.mel import LogMel, mel_filters, mel_resnet34, with_mel
+from selfsame.nets.mel import LogMel, WithMel, mel_filters, mel_resnet34
 
 
 def _audio(number, samples, seed=0):
@@ -146,7 +146,7 @@ class _Small(nn.Module):
 
 def test_a_network_behind_it_takes_raw_audio():
     net = _Small(6)
-    whole = with_mel(net, 8000)
+    whole = WithMel(LogMel(8000), net)
     x = torch.from_numpy(_audio(5, 4000)).float()[:, None]
     torch.testing.assert_close(whole(x), net(LogMel(8000)(x)))
     assert batch_coupled(whole) is None
@@ -167,7 +167,7 @@ def test_fast_resnet_takes_recordings_of_any_length():
 
 
 def test_stacked_replicas_equal_one_after_another():
-    whole = with_mel(_Small(3), 8000, mels=8).double().to("meta")  # as the engine holds it
+    whole = WithMel(LogMel(8000, 8), _Small(3)).double().to("meta")  # as the engine holds it
     names = [name for name, _ in whole.named_parameters()]
     rng = torch.Generator().manual_seed(0)
     stacked = {n: torch.randn(4, *p.shape, generator=rng, dtype=torch.float64) for n, p in whole.named_parameters()}
@@ -180,7 +180,7 @@ def test_stacked_replicas_equal_one_after_another():
 
 def test_it_exports_as_plain_operations():
     """No Fourier transform, no complex number: what an exporter to any runtime knows."""
-    whole = with_mel(_Small(3), 8000).eval()
+    whole = WithMel(LogMel(8000), _Small(3)).eval()
     x = torch.from_numpy(_audio(2, 1600)).float()[:, None]
     program = torch.export.export(whole, (x,))
     torch.testing.assert_close(program.module()(x), whole(x))

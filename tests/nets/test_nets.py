@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.errors import SelfsameError
 from selfsame.nets import NETS, batch_coupled, build, register
@@ -111,7 +112,7 @@ def test_every_parameter_has_a_gradient(name):
 @pytest.mark.parametrize("name", SMALLEST)
 def test_stacked_replicas_equal_one_client_after_another(name):
     """As the engine does it: a flat theta a client, vmap over the stack, embeddings and gradients in float64."""
-    models = [Model(_net(name, seed=seed).double(), {}, dtype=torch.float64) for seed in range(2)]
+    models = [Model(_net(name, seed=seed).double(), {}, Machine(dtype=torch.float64)) for seed in range(2)]
     model, theta_MP = models[0], torch.stack([model.first_theta for model in models])
     x_MB = _samples(name, 2)[:, None]
 
@@ -131,10 +132,10 @@ def test_stacked_replicas_equal_one_client_after_another(name):
 
 @pytest.mark.parametrize("name", LIGHT)
 def test_bfloat16_autocast_is_near_float32(name):
-    x = _samples(name, 1, torch.float32)[None]
-    exact, rough = (Model(_net(name, 16), {}, autocast=kind) for kind in (None, torch.bfloat16))
+    x = _samples(name, 1, torch.float32)
+    exact, rough = (Model(_net(name, 16), {}, Machine(autocast=kind)) for kind in (None, torch.bfloat16))
     with torch.no_grad():
-        wanted, got = exact.embed(exact.first_theta, x), rough.embed(rough.first_theta, x)
+        wanted, got = exact.embed_eager(exact.first_theta, x), rough.embed_eager(rough.first_theta, x)
     assert got.dtype == torch.float32 and not torch.equal(got, wanted)
     assert (got - wanted).norm() < 0.2 * wanted.norm()
 
@@ -153,9 +154,9 @@ def test_channels_last_gives_the_same_embeddings(name):
     [
         ("vgg", (1, 8, 8), 4, {}, "unknown network 'vgg'.*lenet"),
         ("lenet", (1, 8, 8), 4, {"depth": 3}, "lenet: unknown option 'depth'.*bias, channels, groups"),
-        ("lenet", (1, 8, 8), 4, {"channels": 3}, "channels must be a list of whole numbers"),
+        ("lenet", (1, 8, 8), 4, {"channels": 3}, "channels: expected a list of whole numbers"),
         ("lenet", (1, 8, 8), 4, {"channels": (3,)}, "lenet: channels must be two"),
-        ("lenet", (1, 8, 8), 4, {"bias": 0}, "bias must be true or false"),
+        ("lenet", (1, 8, 8), 4, {"bias": 0}, "bias: expected true or false"),
         ("lenet", (1, 8, 8), 4, {"groups": 0}, "lenet: groups must be at least 1"),
         ("lenet", (1, 3, 8), 4, {}, "lenet: images of 3x8 are too small, at least 4x4"),
         ("resnet8", (1, 3, 8), 4, {}, "resnet8: images of 3x8 are too small"),
@@ -179,7 +180,7 @@ def test_channels_last_gives_the_same_embeddings(name):
         ("embedding-bag", (2, 5, 1), 4, {"features": 9}, r"needs sparse rows of shape \(2, length\)"),
         ("embedding-bag", (2, 5), 4, {}, "option features must be the size of the vocabulary.*got 0"),
         ("embedding-bag", (2, 5), 4, {"features": 2**24 + 1}, "from 1 to 16777216"),
-        ("embedding-bag", (2, 5), 4, {"features": "all"}, "features must be a whole number"),
+        ("embedding-bag", (2, 5), 4, {"features": "all"}, "features: expected a whole number"),
         ("lenet", (1, 8, 8), 0, {}, "width must be at least 1"),
     ],
 )

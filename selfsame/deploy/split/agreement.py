@@ -28,8 +28,8 @@ from selfsame.deploy.codec import Field, Message, Spec
 from selfsame.deploy.schedule import Terms
 from selfsame.enclave.mandate import Plan
 from selfsame.enclave.message import packed_size
+from selfsame.engine.problem import Problem
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
 

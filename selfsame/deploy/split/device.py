@@ -36,8 +36,8 @@ from selfsame.deploy.split.agreement import (
 from selfsame.deploy.split.attest import Attested, Policy
 from selfsame.deploy.split.participant import Participant
 from selfsame.enclave.mandate import Plan
-from selfsame.engine.batches import Batch, local_batches
-from selfsame.engine.state import Problem
+from selfsame.engine.batches import Batch
+from selfsame.engine.problem import Problem
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields
 
@@ -276,12 +276,8 @@ class SplitDevice:
 
     def _batch(self, problem: Problem, client: int, number: int) -> tuple[Cohort, Batch]:
         """The round's samples, the same whenever they are drawn."""
-        recipe, client_M = problem.recipe, torch.tensor([client])
-        who = problem.cohort(client_M, torch.ones(1, dtype=torch.bool))
-        seed, dtype = recipe.run.seed, problem.model.dtype
-        (batch,) = local_batches(
-            problem.federation, client_M, problem.longest, recipe.local, recipe.augment, seed, number, dtype
-        )
+        who = problem.cohort(torch.tensor([client]), torch.ones(1, dtype=torch.bool))
+        (batch,) = problem.batches(who.client_M, number)
         if not bool(batch.sound_M):
             raise Refused("samples")
         return who, batch

@@ -14,7 +14,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -47,10 +47,12 @@ from selfsame.enclave.mandate import Plan
 from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.joint import privacy_spent
 from selfsame.engine.plan import rate
+from selfsame.engine.problem import Problem
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import Problem, begin
+from selfsame.engine.state import begin
 from selfsame.errors import SelfsameError
 from selfsame.files import write
+from selfsame.privacy.accountant import PrivacySpent
 
 _FORMAT = "selfsame-split-server-1"
 _SLOWEST = 5  # a silent node is called again after 1, 2, 4, .. 2^5 waits
@@ -158,10 +160,10 @@ class SplitServer:
         return min(times, default=math.inf)
 
     @property
-    def privacy(self) -> str | None:
-        """What the device that took part most often has spent, in words."""
-        words = privacy_spent(self.problem, self.state)
-        return None if words is None else words.partition(". Noise from the seed")[0]
+    def privacy(self) -> PrivacySpent | None:
+        """What the device that took part most often has spent."""
+        spent = privacy_spent(self.problem, self.state)
+        return None if spent is None else replace(spent, simulated=False)
 
     def table(self) -> list[dict[str, Any]]:
         """A record a round: whether it was complete, whose embeddings and gradients counted, and its seconds."""

@@ -1,0 +1,55 @@
+"""Networks whose passes are written out, where that is faster than the module under autograd."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from selfsame.nets.fast.lenet_cpu import WrittenLeNet
+from selfsame.nets.fast.resnet_cuda import FusedResNet
+from selfsame.nets.lenet import LeNet
+from selfsame.nets.resnet import ResNet
+
+
+class Passes(Protocol):
+    """The two passes of M networks, each with its own samples; nothing is recorded for autograd.
+
+    The module is the definition, and the oracle of the tests.
+    """
+
+    everywhere: bool  # also where no derivative is wanted
+
+    def takes(self, x_MB: Tensor, nets: int) -> bool:
+        """Whether so many networks should run samples of this shape here."""
+
+    def forward(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Any]:
+        """Embeddings (M, B, D), and what `backward` needs."""
+
+    def backward(self, done: Any, pull_MBD: Tensor) -> list[Tensor]:
+        """The derivatives in the network's part of each theta: pieces (M, ...) in theta's order.
+
+        Some may have the lower precision in which they were computed.
+        """
+
+
+def passes_for(
+    net: nn.Module,
+    shapes: dict[str, torch.Size],
+    device: torch.device,
+    autocast: torch.dtype | None,
+    compile: bool,
+    graphs: bool,
+) -> Passes | None:
+    """The written-out passes of a network on a device, if there are any.
+
+    `shapes` are those of the network's tensors, in the order in which they lie in theta.
+    """
+    low = device.type == "cuda" and autocast == torch.bfloat16 and (compile or graphs)
+    if low and isinstance(net, ResNet) and FusedResNet.fits(net):
+        return FusedResNet(net, shapes)
+    plain = device.type == "cpu" and autocast is None and not compile
+    if plain and isinstance(net, LeNet) and WrittenLeNet.fits(net):
+        return WrittenLeNet(net, shapes)
+    return None

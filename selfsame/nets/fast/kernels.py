@@ -1,7 +1,7 @@
 """Group norm, the sum with a shortcut and the activation in one pass over channels-last images, forward and backward.
 
 A residual network spends more time moving activations through its norms than on their arithmetic. The kernels read each
-activation once forward and once backward. The functions of the same names in norm.py are their definition; they are
+activation once forward and once backward. The functions of the same names in plain.py are their definition; they are
 used where they give the same result faster: on CUDA, for channels and group sizes that are powers of two. A shortcut
 without parameters (`Thin` in resnet.py) is never written out: the kernels read every other pixel, and zeros beside.
 
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from selfsame.nets.norm import Normed
+from selfsame.nets.fast.plain import Norm, Normed
 
 _TILE = 32768  # elements of one image that a program holds in registers, at most
 
@@ -237,58 +237,34 @@ def supported(channels: int, groups: int) -> bool:
     return channels >= 16 and channels & (channels - 1) == 0 and size & (size - 1) == 0 and size <= 128
 
 
-def norm_forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    groups: int,
-    eps: float,
-    add: Tensor | None = None,
-    relu: bool = True,
-    thin: int = 0,
-) -> Normed:
-    """relu(group_norm(x) * weight + bias + add) of channels-last images, in one kernel.
-
-    With `thin` > 0, `add` is the image of which every `thin`-th pixel is added, to the first channels.
-    """
+def norm_forward(x: Tensor, norm: Norm, add: Tensor | None = None, relu: bool = True, thin: int = 0) -> Normed:
+    """`plain.norm_forward` of channels-last images, in one kernel."""
     images, channels, height, width = x.shape
-    size, pixels = channels // groups, height * width
+    size, pixels = channels // norm.groups, height * width
     wide, tall, warps = _tile(pixels, channels, size)
     out = torch.empty_like(x)
     mean, scale = x.new_empty(2, images, channels, dtype=torch.float32).unbind()
     _forward[(images, channels // wide)](
-        x, add, weight, bias, out, mean, scale, eps, PIXELS=pixels, CHANNELS=channels,
+        x, add, norm.weight, norm.bias, out, mean, scale, norm.eps, PIXELS=pixels, CHANNELS=channels,
         SIZE=size, WIDE=wide, TALL=tall, ADD=add is not None, RELU=relu, WIDTH=width, num_warps=warps,
         **_from(thin, add),
     )  # fmt: skip
-    return Normed(x, out, mean, scale, relu, add is not None)
+    return Normed(norm, x, out, mean, scale, relu, add is not None)
 
 
 def norm_backward(
-    saved: Normed,
-    grad: Tensor,
-    more: Tensor | None,
-    weight: Tensor,
-    bias: Tensor,
-    groups: int,
-    part: Tensor,
-    thin: int = 0,
+    saved: Normed, grad: Tensor, more: Tensor | None, part: Tensor, thin: int = 0
 ) -> tuple[Tensor, Tensor | None]:
-    """The derivatives in x and in `add`, given that in the output as one tensor or as the sum of two.
-
-    Each image's derivatives in weight and bias are written to `part` (N, 2C), a slice of a wider buffer.
-    With `thin` > 0, the first channels of `more` count for every `thin`-th pixel; the derivative in `add` is that in
-    its thin image.
-    """
-    x = saved.x
+    """`plain.norm_backward` of channels-last images, in one kernel."""
+    x, norm = saved.x, saved.norm
     images, channels, height, width = x.shape
-    size, pixels = channels // groups, height * width
+    size, pixels = channels // norm.groups, height * width
     wide, tall, warps = _tile(pixels, channels, size)
     x_grad = torch.empty_like(x)
     add_grad = torch.empty_like(x) if saved.added else None
     _backward[(images, channels // wide)](
-        x, saved.out, grad, more, weight, bias, saved.mean, saved.scale, x_grad, add_grad, part, part.stride(0),
-        PIXELS=pixels, CHANNELS=channels, SIZE=size, WIDE=wide, TALL=tall,
+        x, saved.out, grad, more, norm.weight, norm.bias, saved.mean, saved.scale, x_grad, add_grad, part,
+        part.stride(0), PIXELS=pixels, CHANNELS=channels, SIZE=size, WIDE=wide, TALL=tall,
         MORE=more is not None, ADD=saved.added, RELU=saved.relu, WIDTH=width, num_warps=warps,
         **_from(thin, more),
     )  # fmt: skip

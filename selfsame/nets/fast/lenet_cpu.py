@@ -331,17 +331,20 @@ def _inner(head: Tensor, shape: torch.Size) -> Tensor:
 
 
 class WrittenLeNet:
-    """Runs a `LeNet` whose parameters lie in theta in the order of `names`, kernels channels-last."""
+    """Runs a `LeNet` whose parameters lie in theta in the order of `shapes`, kernels channels-last."""
 
-    def __init__(self, net: LeNet, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> None:
+    everywhere = False  # evaluation is the module's: the same figures for any size of image
+
+    def __init__(self, net: LeNet, shapes: dict[str, torch.Size]) -> None:
         torch.empty(_FREED, dtype=torch.uint8)
         self.norms = (net.norm1, net.norm2)
-        self.size = sum(shape.numel() for shape in shapes)
-        ends = accumulate(shape.numel() for shape in shapes)
-        inner = [torch.empty((s[0], *s[2:], s[1]) if len(s) > 2 else s, device="meta") for s in shapes]
+        self.size = sum(shape.numel() for shape in shapes.values())
+        ends = accumulate(shape.numel() for shape in shapes.values())
+        inner = [torch.empty((s[0], *s[2:], s[1]) if len(s) > 2 else s, device="meta") for s in shapes.values()]
         # Shape, strides and place of each tensor in theta.
         self.places = {
-            name: (tuple(t.shape), t.stride(), end - t.numel()) for name, t, end in zip(names, inner, ends, strict=True)
+            name: (tuple(t.shape), t.stride(), end - t.numel())
+            for name, t, end in zip(shapes, inner, ends, strict=True)
         }
 
     @staticmethod
@@ -349,8 +352,7 @@ class WrittenLeNet:
         """Whether this network can be run here."""
         return type(net) is LeNet
 
-    @staticmethod
-    def takes(x_MB: Tensor, nets: int) -> bool:
+    def takes(self, x_MB: Tensor, nets: int) -> bool:
         """Whether so many networks should run these images here: pooling leaves no pixel out, and they are small.
 
         Measured: on wider images the library's convolutions are faster, for one network sooner than for several.
@@ -380,8 +382,8 @@ class WrittenLeNet:
                 out += views["head.bias"][:, None]
         return out, Pass((first, second), flat, head)
 
-    def backward(self, done: Pass, pull_MBD: Tensor) -> Tensor:
-        """The derivative in the network's part of theta, (M, Q)."""
+    def backward(self, done: Pass, pull_MBD: Tensor) -> list[Tensor]:
+        """The derivative in the network's part of each theta, in one piece."""
         grad_MQ = pull_MBD.new_empty(pull_MBD.shape[0], self.size)
         with torch.inference_mode():
             into = self._views(grad_MQ)
@@ -394,4 +396,4 @@ class WrittenLeNet:
             inner = second.backward(grad, into, 2, True)
             assert inner is not None
             first.backward(inner, into, 1, False)
-        return grad_MQ
+        return [grad_MQ]

@@ -7,18 +7,24 @@ the weights, on which nothing waits until the end, run on a second stream beside
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from selfsame.nets.fast.plain import Norm, Normed
 from selfsame.nets.norm import TINY, StandardConv2d
 from selfsame.nets.resnet import Block, ResNet, Thin
 
 _STEM = 8  # input channels with zeros added: tensor cores want a multiple of 8
+_LANES = 4  # streams on which several networks run
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class _Pass:
     vectors: dict[str, Tensor] = field(default_factory=dict)
     standard: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # kernels, their mean and 1 / deviation
     inputs: dict[str, Tensor] = field(default_factory=dict)  # of each convolution
-    normed: dict[str, Any] = field(default_factory=dict)
+    normed: dict[str, Normed] = field(default_factory=dict)
     largest: Tensor | None = None  # where the stem's pooling found its values
     pooled: Tensor | None = None
     pixels: int = 0
@@ -55,13 +61,10 @@ class _Pass:
 class FusedResNet:
     """Runs a `ResNet` whose parameters lie in theta: matrices first, then vectors, kernels channels-last."""
 
+    everywhere = True  # the arithmetic of a run is the same in training and evaluation
+
     def __init__(
-        self,
-        net: ResNet,
-        names: tuple[str, ...],
-        shapes: tuple[torch.Size, ...],
-        ops: Any = None,
-        low: torch.dtype = torch.bfloat16,
+        self, net: ResNet, shapes: dict[str, torch.Size], ops: Any = None, low: torch.dtype = torch.bfloat16
     ) -> None:
         """`ops` has `norm_forward` and `norm_backward`, the Triton kernels unless given; `low` is the arithmetic's."""
         if ops is None:
@@ -72,9 +75,9 @@ class FusedResNet:
         large = isinstance(net.pool, nn.MaxPool2d)
         self.stem = (2, 3) if large else (1, 1)  # stride and padding
         self.pool = ([3, 3], [2, 2], [1, 1]) if large else None  # sides, strides, paddings
-        self.matrices = {n: s for n, s in zip(names, shapes, strict=True) if len(s) > 1}
-        self.vectors = {n: s for n, s in zip(names, shapes, strict=True) if len(s) == 1}
-        assert names == (*self.matrices, *self.vectors), "matrices first, then vectors"
+        self.matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
+        self.vectors = {name: shape for name, shape in shapes.items() if len(shape) == 1}
+        assert list(shapes) == [*self.matrices, *self.vectors], "matrices first, then vectors"
         self.matrix_sizes = [s.numel() for s in self.matrices.values()]
         self.vector_sizes = [s.numel() for s in self.vectors.values()]
         starts = dict(zip(self.vectors, torch.tensor([0, *self.vector_sizes]).cumsum(0).tolist(), strict=False))
@@ -110,12 +113,24 @@ class FusedResNet:
         norms = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
         return all(m.affine and supported(m.num_channels, m.num_groups) for m in norms)
 
-    def __call__(self, theta_P: Tensor, x: Tensor, *, overlap: bool = True) -> Tensor:
-        """Embeddings (n, D) of images (n, C, H, W)."""
-        out: Tensor = _Network.apply(theta_P, x, self, overlap)
-        return out
+    def takes(self, x_MB: Tensor, nets: int) -> bool:
+        return True
 
-    def forward(self, theta_P: Tensor, x: Tensor) -> tuple[Tensor, _Pass]:
+    def forward(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, list[_Pass]]:
+        """Embeddings (M, B, D) of images (M, B, C, H, W), and what the backward pass needs of each network."""
+        each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
+        found = _side_by_side(theta_MP.device, [partial(self._forward, theta_P, x_B) for theta_P, x_B in each])
+        emb_MBD = found[0][0][None] if len(found) == 1 else torch.stack([emb_BD for emb_BD, _ in found])
+        return emb_MBD, [done for _, done in found]
+
+    def backward(self, done: list[_Pass], pull_MBD: Tensor) -> list[Tensor]:
+        """The derivatives in the matrices of each theta, and in its vectors."""
+        alone = len(done) == 1  # several networks fill the gaps of one another
+        work = [partial(self._backward, one, pull, alone) for one, pull in zip(done, pull_MBD.unbind(), strict=True)]
+        found = _side_by_side(pull_MBD.device, work)
+        return [parts[0][None] if alone else torch.stack(parts) for parts in zip(*found, strict=True)]
+
+    def _forward(self, theta_P: Tensor, x: Tensor) -> tuple[Tensor, _Pass]:
         done = _Pass()
         done.weights = self._matrix_views(self._kernels(done, theta_P[: sum(self.matrix_sizes)]))
         high = theta_P[sum(self.matrix_sizes) :][: sum(self.vector_sizes)]
@@ -141,11 +156,11 @@ class FusedResNet:
         out = F.linear(done.pooled, done.weights["head.weight"], done.vectors["head.bias"].to(self.low))
         return out.to(theta_P.dtype), done
 
-    def backward(self, done: _Pass, out_grad: Tensor, overlap: bool) -> list[Tensor]:
+    def _backward(self, done: _Pass, out_grad: Tensor, overlap: bool) -> list[Tensor]:
         """The derivative in theta, as pieces in theta's order: all matrices, then all vectors."""
         assert done.pooled is not None
         device = out_grad.device
-        streams = (torch.cuda.current_stream(device), _side(device)) if overlap and device.type == "cuda" else None
+        streams = (torch.cuda.current_stream(device), _stream(device, 0)) if overlap and device.type == "cuda" else None
         matrices = torch.empty(sum(self.matrix_sizes), device=device, dtype=self.low)
         place = self._matrix_views(matrices)
         held: list[Tensor] = []  # what the side stream still reads: freed only after both streams have met
@@ -246,50 +261,44 @@ class FusedResNet:
     def _normed(
         self, done: _Pass, name: str, x: Tensor, add: Tensor | None = None, relu: bool = True, thin: int = 0
     ) -> Tensor:
-        norm = self.norms[name]
-        weight, bias = done.vectors[norm.weight], done.vectors[norm.bias]
-        done.normed[name] = self.ops.norm_forward(x, weight, bias, norm.groups, norm.eps, add, relu, thin)
-        out: Tensor = done.normed[name].out
-        return out
+        at = self.norms[name]
+        norm = Norm(done.vectors[at.weight], done.vectors[at.bias], at.groups, at.eps)
+        done.normed[name] = self.ops.norm_forward(x, norm, add, relu, thin)
+        return done.normed[name].out
 
     def _norm_grad(
         self, done: _Pass, name: str, grad: Tensor, more: Tensor | None, parts: Tensor, thin: int = 0
     ) -> tuple[Tensor, Tensor | None]:
-        norm = self.norms[name]
-        weight, bias = done.vectors[norm.weight], done.vectors[norm.bias]
-        part = parts[:, norm.at : norm.at + 2 * len(weight)]
-        out: tuple[Tensor, Tensor | None] = self.ops.norm_backward(
-            done.normed[name], grad, more, weight, bias, norm.groups, part, thin
-        )
+        first, saved = self.norms[name].at, done.normed[name]
+        part = parts[:, first : first + 2 * len(saved.norm.weight)]
+        out: tuple[Tensor, Tensor | None] = self.ops.norm_backward(saved, grad, more, part, thin)
         return out
 
 
-class _Network(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, theta_P: Tensor, x: Tensor, net: FusedResNet, overlap: bool) -> Tensor:
-        out, done = net.forward(theta_P, x)
-        ctx.net, ctx.done, ctx.size, ctx.overlap = net, done, theta_P.shape, overlap
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, out_grad: Tensor) -> tuple[Tensor, None, None, None]:
-        matrices, vectors = ctx.net.backward(ctx.done, out_grad, ctx.overlap)
-        theta_grad = torch.empty(ctx.size, device=out_grad.device, dtype=out_grad.dtype)
-        theta_grad[: len(matrices)] = matrices
-        theta_grad[len(matrices) : len(matrices) + len(vectors)] = vectors
-        theta_grad[len(matrices) + len(vectors) :] = 0  # the head beside the network has its own derivative
-        return theta_grad, None, None, None
+def _side_by_side(device: torch.device, work: Sequence[Callable[[], Found]]) -> list[Found]:
+    """What each piece of work finds; on CUDA several run on a few streams that the caller's then waits for."""
+    if len(work) == 1 or device.type != "cuda":
+        return [one() for one in work]
+    main, found = torch.cuda.current_stream(device), []
+    for place, one in enumerate(work):
+        lane = _stream(device, 1 + place % _LANES)
+        lane.wait_stream(main)
+        with torch.cuda.stream(lane):
+            found.append(one())
+    for place in range(min(_LANES, len(work))):
+        main.wait_stream(_stream(device, 1 + place))
+    return found
 
 
-_SIDES: dict[int, torch.cuda.Stream] = {}
+_STREAMS: dict[tuple[int, int], torch.cuda.Stream] = {}
 
 
-def _side(device: torch.device) -> torch.cuda.Stream:
-    """The second stream of a device, made once."""
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """A further stream of a device, made once: 0 for the derivatives in the weights, the others for networks."""
     index = device.index if device.index is not None else torch.cuda.current_device()
-    if index not in _SIDES:
-        _SIDES[index] = torch.cuda.Stream(index)
-    return _SIDES[index]
+    if (index, number) not in _STREAMS:
+        _STREAMS[index, number] = torch.cuda.Stream(index)
+    return _STREAMS[index, number]
 
 
 def _convolution_backward(

@@ -11,7 +11,7 @@ import torch
 
 from selfsame.config.recipe import AugmentPart, LocalPart, from_mapping
 from selfsame.data import load
-from selfsame.engine.batches import step_batch
+from selfsame.engine.batches import Sampler, step_batch
 from selfsame.methods.base import unit
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import Run, start
@@ -65,12 +65,10 @@ SHORT = {"rate": 8000, "seconds": 0.2, "test_seconds": 0.2, "test_crops": 3, "te
 def test_recordings_are_cut_anew_and_judged_by_several_crops(voices, hold_gib):
     federation = load("audiofolder", voices, **SHORT, hold_gib=hold_gib)
     assert federation.source.on_host is (hold_gib == 0)
-    local, change = LocalPart(steps=1, batch=4), AugmentPart()
-    first, second = (
-        step_batch(federation, torch.arange(4), 6, local, change, 0, number, 0, torch.float32) for number in (0, 1)
-    )
+    sampler = Sampler(federation, LocalPart(steps=1, batch=4), AugmentPart(), 0, 6, torch.float32)
+    first, second = (step_batch(sampler, torch.arange(4), number, 0) for number in (0, 1))
     assert not torch.equal(first.x_MB, second.x_MB)
-    alone = step_batch(federation, torch.tensor([3]), 6, local, change, 0, 0, 0, torch.float32)
+    alone = step_batch(sampler, torch.tensor([3]), 0, 0)
     assert torch.equal(alone.x_MB[0], first.x_MB[3])  # the same whoever else is there
     data = {"name": "audiofolder", "path": str(voices), **SHORT, "hold_gib": hold_gib}
     run = run_on(data, {"name": "fast-resnet34-mel", "width": 8, "rate": 8000})

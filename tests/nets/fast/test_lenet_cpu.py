@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Layout, Model
 from selfsame.nets.fast import lenet_cpu
 from selfsame.nets.fast.lenet_cpu import WrittenLeNet
@@ -42,9 +43,10 @@ def by_autograd(net: LeNet, layout: Layout, theta_MP: Tensor, x_MB: Tensor, pull
 
 
 def written_out(net: LeNet, layout: Layout, theta_MP: Tensor, x_MB: Tensor, pull_MBD: Tensor) -> tuple[Tensor, Tensor]:
-    written = WrittenLeNet(net, layout.names, layout.shapes)
+    written = WrittenLeNet(net, dict(zip(layout.names, layout.shapes)))
     emb, done = written.forward(theta_MP, x_MB)
-    return emb, written.backward(done, pull_MBD)
+    (grad,) = written.backward(done, pull_MBD)
+    return emb, grad
 
 
 def close(mine: Tensor, right: Tensor, tolerance: float) -> bool:
@@ -145,9 +147,9 @@ def test_the_model_uses_it(side):
     """With parameters beside the network; images of which pooling leaves pixels out, and wide ones, use the module."""
     torch.manual_seed(4)
     net = LeNet((1, side, side), WIDTH, channels=(4, 6)).double()
-    model = Model(net, {"w": torch.ones(3)}, dtype=torch.float64)
-    assert model.written is not None
-    taken = [model.written.takes(torch.zeros(3, 2, 1, side, side), nets) for nets in (1, 3)]
+    model = Model(net, {"w": torch.ones(3)}, Machine(dtype=torch.float64))
+    assert model.passes is not None
+    taken = [model.passes.takes(torch.zeros(3, 2, 1, side, side), nets) for nets in (1, 3)]
     assert taken == {8: [True, True], 6: [False, False], 12: [False, True], 20: [False, False]}[side]
     theta_MP = model.first_theta + 0.1 * torch.randn(3, model.parameters, dtype=torch.float64)
     x_MB = torch.randn(3, 4, 1, side, side, dtype=torch.float64)
@@ -159,7 +161,7 @@ def test_the_model_uses_it(side):
         return [emb, torch.cat(back(pull_MBD)), each, back_each(pull_MBD), model.embed_each(theta_MP, x_MB)]
 
     mine = both()
-    model.written = None
+    model.passes = None
     for got, right in zip(mine, both(), strict=True):
         assert got.shape == right.shape and close(got, right, 1e-11)
     assert mine[1].shape == (model.parameters - 3,) and mine[3].shape == (3, model.parameters - 3)
@@ -169,5 +171,5 @@ def test_where_it_is_not_used():
     def net() -> LeNet:
         return LeNet((1, 8, 8), WIDTH)
 
-    assert Model(net(), {}, autocast=torch.bfloat16).written is None
-    assert Model(torch.nn.Sequential(net()), {}).written is None
+    assert Model(net(), {}, Machine(autocast=torch.bfloat16)).passes is None
+    assert Model(torch.nn.Sequential(net()), {}).passes is None

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from selfsame.engine.model import Layout
-from selfsame.nets import norm
+from selfsame.nets.fast import plain
+from selfsame.nets.fast.plain import Norm
 from selfsame.nets.fast.resnet_cuda import FusedResNet
 from selfsame.nets.resnet import ResNet, resnet8, resnet18, resnet20, resnet32, resnet56
 
@@ -59,14 +60,23 @@ def test_written_out_pass_with_standardised_kernels_equals_autograd(name):
     check_passes(*flat(make(shape=shape, width=5, standardise=True)), shape)
 
 
+def written_out(net: ResNet, layout: Layout, *how) -> FusedResNet:
+    return FusedResNet(net, dict(zip(layout.names, layout.shapes)), *how)
+
+
+def both_ways(fused: FusedResNet, theta_MP, x_MB, pull_MBD) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings, and the derivatives in each theta."""
+    out, done = fused.forward(theta_MP, x_MB)
+    return out, torch.cat([piece.to(theta_MP.dtype) for piece in fused.backward(done, pull_MBD)], 1)
+
+
 def check_passes(net: ResNet, layout: Layout, theta: torch.Tensor, shape: tuple[int, int, int]) -> None:
-    fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
+    fused = written_out(net, layout, plain, torch.float64)
     x, pull = torch.randn(6, *shape, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
-    got, want = theta.clone().requires_grad_(), theta.clone().requires_grad_()
-    out = fused(got, x)
+    want = theta.clone().requires_grad_()
+    (out,), (grad,) = both_ways(fused, theta[None], x[None], pull[None])
     expected = functional_call(net, layout.views(want), (x,))
     assert torch.allclose(out, expected, rtol=0, atol=1e-12)
-    (grad,) = torch.autograd.grad(out, got, pull)
     (expected_grad,) = torch.autograd.grad(expected, want, pull)
     assert (expected_grad != 0).double().mean() > 0.9  # the whole network takes part
     assert torch.allclose(grad, expected_grad, rtol=1e-9, atol=1e-11)
@@ -82,13 +92,18 @@ def test_every_residual_network_fits(make):
     assert FusedResNet.fits(make((3, 32, 32), 8)) == (find_spec("triton") is not None)
 
 
-def test_parameters_beside_the_network_get_no_derivative():
+def test_several_networks_and_parameters_beside_them():
+    """Each network as if it were alone; what lies in theta behind it gets no derivative."""
     net, layout, theta = small(4)
-    fused = FusedResNet(net, layout.names, layout.shapes, norm, torch.float64)
-    longer = torch.cat([theta, torch.ones(7, dtype=torch.float64)]).requires_grad_()
-    (grad,) = torch.autograd.grad(fused(longer, torch.randn(2, 3, 8, 8, dtype=torch.float64)).sum(), longer)
-    assert torch.equal(grad[-7:], torch.zeros(7, dtype=torch.float64))
-    assert grad[:-7].abs().sum() > 0
+    fused = written_out(net, layout, plain, torch.float64)
+    theta_MP = torch.stack([theta, theta + 0.1 * torch.randn_like(theta), theta.flip(0)])
+    longer_MP = torch.cat([theta_MP, torch.ones(3, 7, dtype=torch.float64)], 1)
+    x_MB, pull_MBD = torch.randn(3, 2, 3, 8, 8, dtype=torch.float64), torch.randn(3, 2, 5, dtype=torch.float64)
+    out, grad = both_ways(fused, longer_MP, x_MB, pull_MBD)
+    assert grad.shape == theta_MP.shape
+    for m in range(3):
+        (alone,), (alone_grad,) = both_ways(fused, *(t[m : m + 1] for t in (theta_MP, x_MB, pull_MBD)))
+        assert torch.equal(out[m], alone) and torch.equal(grad[m], alone_grad)
 
 
 CASES = [
@@ -106,7 +121,7 @@ CASES = [
 ]
 
 
-def plain(x, weight, bias, groups, add, relu):
+def by_torch(x, weight, bias, groups, add, relu):
     y = F.group_norm(x, groups, weight, bias, 1e-5)
     if add is not None:
         y = y + add
@@ -124,13 +139,15 @@ def check_norm(ops, case, relu: bool, added: bool, more: bool, device: str, dtyp
     x, add, grad, extra = draw(), draw() if added else None, draw(), draw() if more else None
     high = torch.float64 if dtype == torch.float64 else torch.float32
     weight, bias = torch.randn(2, channels, device=device, dtype=high).unbind()
-    saved = ops.norm_forward(x, weight, bias, groups, 1e-5, add, relu)
+    saved = ops.norm_forward(x, Norm(weight, bias, groups), add, relu)
     wide = torch.full((images, 2 * channels + 3), 9.0, device=device, dtype=high)
-    x_grad, add_grad = ops.norm_backward(saved, grad, extra, weight, bias, groups, wide[:, 1 : 2 * channels + 1])
+    x_grad, add_grad = ops.norm_backward(saved, grad, extra, wide[:, 1 : 2 * channels + 1])
     inputs = [t.double().requires_grad_() for t in (x, weight, bias, *((add,) if added else ()))]
     each_weight, each_bias = (t.expand(images, -1) for t in inputs[1:3])
     rows = [
-        plain(inputs[0][n : n + 1], each_weight[n], each_bias[n], groups, inputs[3][n : n + 1] if added else None, relu)
+        by_torch(
+            inputs[0][n : n + 1], each_weight[n], each_bias[n], groups, inputs[3][n : n + 1] if added else None, relu
+        )
         for n in range(images)
     ]
     pull = grad.double() + (extra.double() if more else 0)
@@ -143,7 +160,7 @@ def check_norm(ops, case, relu: bool, added: bool, more: bool, device: str, dtyp
 
 @pytest.mark.parametrize(("relu", "added", "more"), [(True, True, True), (True, False, False), (False, True, False)])
 def test_plain_norm_equals_torch(relu, added, more):
-    check_norm(norm, CASES[0], relu, added, more, "cpu", torch.float64, 1e-12)
+    check_norm(plain, CASES[0], relu, added, more, "cpu", torch.float64, 1e-12)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
@@ -173,18 +190,18 @@ def check_thin(ops, case, device: str, dtype: torch.dtype, tolerance: float):
     full, grad = draw(images, channels, height, width), draw(images, channels, height, width)
     y, pull = draw(images, wide, *low), draw(images, wide, *low)
     weight, bias = torch.randn(2, wide, device=device).unbind()
-    saved = ops.norm_forward(y, weight, bias, groups, 1e-5, full, True, 2)
+    saved = ops.norm_forward(y, Norm(weight, bias, groups), full, True, 2)
     spread = F.pad(full[:, :, ::2, ::2], (0, 0, 0, 0, 0, channels)).contiguous(memory_format=torch.channels_last)
-    right = norm.norm_forward(y, weight, bias, groups, 1e-5, spread, True)
+    right = plain.norm_forward(y, Norm(weight, bias, groups), spread, True)
     assert (saved.out.double() - right.out.double()).abs().max() <= tolerance * right.out.abs().max()
 
     weight, bias = torch.randn(2, channels, device=device).unbind()
     part, right_part = torch.zeros(2, images, 2 * channels, device=device).unbind()
-    saved = ops.norm_forward(full, weight, bias, groups, 1e-5, grad, True)
+    saved = ops.norm_forward(full, Norm(weight, bias, groups), grad, True)
     more = torch.zeros_like(full)
     more[:, :, ::2, ::2] = pull[:, :channels]
-    got = ops.norm_backward(saved, grad, pull, weight, bias, groups, part, 2)
-    want = norm.norm_backward(saved, grad, more, weight, bias, groups, right_part)
+    got = ops.norm_backward(saved, grad, pull, part, 2)
+    want = plain.norm_backward(saved, grad, more, right_part)
     for mine, exact in zip((*got, part), (*want, right_part), strict=True):
         assert (mine.double() - exact.double()).abs().max() <= tolerance * exact.abs().max()
 
@@ -200,8 +217,8 @@ def test_kernels_read_thin_shortcuts(case):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
 @pytest.mark.parametrize("kind", ["projected", "thin", "large stem", "standardised"])
-@pytest.mark.parametrize("overlap", [True, False])
-def test_network_on_cuda_equals_the_module(overlap, kind):
+@pytest.mark.parametrize("nets", [1, 3])
+def test_network_on_cuda_equals_the_module(nets, kind):
     side = 32 if kind == "large stem" else 8
     if kind == "large stem":
         torch.manual_seed(3)
@@ -211,7 +228,7 @@ def test_network_on_cuda_equals_the_module(overlap, kind):
         net, layout, theta = thin(partial(resnet20, standardise=True))
     else:
         net, layout, theta = thin(resnet20) if kind == "thin" else small(16, first=64, blocks=(2, 2, 2))
-    fused = FusedResNet(net, layout.names, layout.shapes)
+    fused = written_out(net, layout)
     x, pull = torch.randn(64, 3, side, side).double(), torch.randn(64, 5).double()
     want = theta.clone().requires_grad_()
     expected = functional_call(net, layout.views(want), (x,))
@@ -226,7 +243,6 @@ def test_network_on_cuda_equals_the_module(overlap, kind):
         return float((mine.detach().double().cpu() - exact.detach()).norm() / exact.norm())
 
     for _ in range(3):  # a second stream that ran ahead would show sooner or later
-        out = fused(got, here, overlap=overlap)
-        (grad,) = torch.autograd.grad(out, got, pull)
-        assert off(out, expected) < 1.5 * off(usual, expected)  # no further from the truth than autocast is
-        assert off(grad, right) < 1.5 * off(usual_grad, right)
+        for out, grad in zip(*both_ways(fused, *(t.detach().expand(nets, *t.shape) for t in (got, here, pull)))):
+            assert off(out, expected) < 1.5 * off(usual, expected)  # no further from the truth than autocast is
+            assert off(grad, right) < 1.5 * off(usual_grad, right)
