@@ -407,6 +407,25 @@ def test_a_server_that_stops_anywhere_goes_on_from_its_last_round(loop, after):
     assert one.server.state.server["taken"].tolist() == [3 if after == "embed" else 4] * 4
 
 
+def test_a_server_that_stops_in_its_last_round_writes_its_network(loop):
+    """The round that was open is given up, and with it the run is over."""
+    one = loop(a_recipe(rounds=2))
+    one.run(until=lambda: one.server._round is not None and one.server.round == 1)
+    one.reopen_server()
+    assert one.server.done and one.server.counts["given up"] == 1
+    written = load_file(one.folder / "server" / "model.safetensors")
+    views = one.server.problem.model.layout.views(one.server.state.theta_P)
+    assert torch.equal(written["net.conv1.weight"], views["net.conv1.weight"])
+
+
+def test_what_stands_in_a_strangers_folder_is_left_alone(tmp_path):
+    (tmp_path / "recipe.toml").write_text("precious")
+    with pytest.raises(SelfsameError, match="holds no run"):
+        SplitServer(tmp_path, a_recipe(), terms_of(), federation=digits(), enclave=Direct)
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
+    assert (tmp_path / "recipe.toml").read_text() == "precious"
+
+
 def test_a_folder_of_another_recipe_is_one_line(loop, tmp_path):
     one = loop(a_recipe())
     with pytest.raises(SelfsameError, match="another recipe"):
