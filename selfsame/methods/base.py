@@ -71,6 +71,11 @@ class LocalLoss(ABC):
         return asked
 
     @property
+    def open_secrets(self) -> bool:
+        """Whether private draws come from the run's seed, so that whoever knows it can repeat them."""
+        return False
+
+    @property
     def needs_final_embedding(self) -> bool:
         """Whether `report` must see the batch embedded by the locally updated network."""
         return False
@@ -90,6 +95,14 @@ class LocalLoss(ABC):
     def send(self, server: Fields, who: Cohort) -> Fields:
         """What the server sends to each client beside the network: per-client rows (M, ...) or whole tables."""
         return {}
+
+    def packed(self, sent: Fields) -> Fields:
+        """The message without the rows that its clients do not read: for the wire, not for a captured graph."""
+        return sent
+
+    def down_rows(self) -> frozenset[str]:
+        """Fields sent down whose number of rows the device cannot know beforehand."""
+        return frozenset()
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The working fields of the round, given the first batch embedded by the network as received."""

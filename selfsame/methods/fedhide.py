@@ -177,8 +177,7 @@ class FedHide(ProxyPrototypes):
         return sent
 
     def packed(self, sent: Fields) -> Fields:
-        """The same message without the rows that its clients do not read: for the wire, not for a captured graph."""
-        if not (self.search == "clustered" and self.negatives):
+        if not self.down_rows():
             return sent
         named_M = torch.cat([sent["near_rows"], sent["drawn_rows"]], 1)
         row_R, number_M = torch.unique(named_M.clamp(min=0), return_inverse=True)
@@ -189,6 +188,10 @@ class FedHide(ProxyPrototypes):
             "near_rows": near_M,
             "drawn_rows": drawn_M,
         }
+
+    def down_rows(self) -> frozenset[str]:
+        """Where both terms name the rows they read, the tables hold these alone."""
+        return frozenset({"proxies", "proxy_classes"} if self.search == "clustered" and self.negatives else ())
 
     def negative(self, prototype_MD: Tensor, sent: Fields, who: Cohort) -> Tensor:
         """(3), or its mean over the proxies drawn, less those of the own class.

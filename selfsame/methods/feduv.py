@@ -84,6 +84,10 @@ class FedUV(LocalLoss):
         """
         return min(self.base_bits, self.code.k // 2)
 
+    @property
+    def open_secrets(self) -> bool:
+        return self.secrets == "seeded"
+
     def check(self, world: World) -> None:
         if world.classes > 2**self.issued_bits:
             option = "base_bits" if self.base_bits < self.code.k // 2 else "code_length"
@@ -118,7 +122,7 @@ class FedUV(LocalLoss):
     def _draw(self, stream: Stream, row_U: npt.NDArray[np.intp]) -> Bits:
         """The secret bits r of some rows of the stream: shape (U, l_r)."""
         length = self.code.k - self.issued_bits
-        if self.secrets == "seeded":
+        if self.open_secrets:
             drawn = Stream(stream.key_M[torch.from_numpy(row_U).to(stream.key_M.device)]).bits(length)
             return (drawn & 1).cpu().numpy().astype(np.uint8)
         size = (length + 7) // 8

@@ -17,7 +17,8 @@ from selfsame.config.recipe import from_mapping
 from selfsame.data import without_samples
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Spec, decode, encode, glance
-from selfsame.deploy.device import Device, SystemStream, open_samples
+from selfsame.deploy.device import Device, SystemStream
+from selfsame.deploy.guest import open_samples
 from selfsame.deploy.schedule import Terms
 from selfsame.deploy.server import Server
 from selfsame.engine.setup import prepare

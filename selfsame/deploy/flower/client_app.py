@@ -15,8 +15,9 @@ from flwr.clientapp import ClientApp
 
 from selfsame.deploy.codec import Refused, glance
 from selfsame.deploy.flower.envelope import unwrap, wrap
-from selfsame.deploy.flower.keys import private_folder, read_fingerprint
+from selfsame.deploy.flower.keys import read_fingerprint
 from selfsame.errors import SelfsameError
+from selfsame.files import private_folder, read_text
 
 KNOWN = (
     "samples", "state", "key", "conditions", "owner", "simulate", "agreed",
@@ -66,7 +67,7 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
         return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), **common)
     from selfsame.deploy.split.device import SplitDevice
 
-    collateral = Path(str(config["collateral"])).read_text(encoding="utf-8") if config.get("collateral") else None
+    collateral = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
     return SplitDevice(folder, str(config["samples"]), policy=_policy(config), collateral=collateral, **common)
 
 
