@@ -11,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -106,7 +106,7 @@ class Host(ABC, Generic[A]):
     trying things out and for tests.
     """
 
-    KINDS: ClassVar[tuple[str, ...]]  # of the answers in a round
+    KINDS: ClassVar[tuple[str, ...]]  # of the answers in a round, phase by phase
     state: State | None
 
     def __init__(
@@ -135,6 +135,7 @@ class Host(ABC, Generic[A]):
         self._calls: dict[str, Call] = {}
         self._invited = 0
         self._round: Round | None = None
+        self._forms: dict[str, Spec] = {}  # what answers of the present round must be, or were of the last
         self._begun, self._down, self._up, self._counted = 0.0, 0, 0, Counter(self.counts)
         self.state = None
 
@@ -243,7 +244,7 @@ class Host(ABC, Generic[A]):
 
     def _take(self, node: str, payload: bytes, now: float) -> str:
         """What an arrival is counted as, once it is taken."""
-        kind, number, _ = glance(payload, self._longest())
+        kind, number, _ = glance(payload, max(form.most_bytes for form in (REFUSED, *self._forms.values())))
         if kind == "registered":
             return self._registered(node, payload, now)
         if kind == "refused":
@@ -252,22 +253,15 @@ class Host(ABC, Generic[A]):
             raise Refused("kind")
         if number != self.round:
             raise Refused("round")
-        phase, spec = self._wanted(kind) if self._round else (None, None)
-        if phase is None or spec is None or node not in phase.asked:
+        phase = None if self._round is None else self._round.phase_of(first=kind != self.KINDS[-1])
+        if phase is None or node not in phase.asked:
             raise Refused("not asked")
         if node in phase.answered or phase.enough(now):
             raise Refused("not needed")
         if now > phase.deadline:
             raise Refused("late")
-        return self._taken(node, decode(payload, expected=spec), phase, now)
-
-    @abstractmethod
-    def _longest(self) -> int:
-        """Bytes of the longest message that may arrive."""
-
-    @abstractmethod
-    def _wanted(self, kind: str) -> tuple[Phase | None, Spec | None]:
-        """The phase of the open round in which this kind of answer counts, and what it must be."""
+        form = replace(self._forms[kind], run=self.run, round=number)
+        return self._taken(node, decode(payload, expected=form), phase, now)
 
     @abstractmethod
     def _taken(self, node: str, message: Message, phase: Phase, now: float) -> str:

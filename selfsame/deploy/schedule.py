@@ -298,6 +298,10 @@ class Round:
         going = self.terms.strategy == "uc" and len(self.answers.answered) > self.terms.fewest
         return Decision.GO_ON if going else Decision.GIVE_UP
 
+    def phase_of(self, first: bool) -> Phase | None:
+        """The phase of the embeddings, or that of the answers."""
+        return self.embeddings if first else self.answers
+
     @property
     def phase(self) -> Phase | None:
         """The phase that is open."""

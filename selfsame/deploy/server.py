@@ -44,8 +44,6 @@ class Server(Host[Agreement]):
         super().__init__(folder, recipe, terms, **rest)
         self.limits = limits or Limits()
         self._new: list[str] = []  # registered, but the tables have no rows for them yet
-        self._spec: Spec | None = None
-        self._most = Spec("registered").most_bytes  # of any message so far
         self._answers: dict[str, Answer] = {}
         self._enter()
 
@@ -118,8 +116,7 @@ class Server(Host[Agreement]):
         if self._new and self._may_grow:
             self._grow(now)
         round = self._begin_round(now)
-        self._answers, self._spec = {}, self._expected_answer()
-        self._most = max(self._most, self._spec.most_bytes)
+        self._answers, self._forms = {}, {"trained": self._form()}
         nodes = round.open_answers(now)
         return [self._ask(node, "train", self._request(self.seats[node]), round.number) for node in nodes]
 
@@ -144,7 +141,7 @@ class Server(Host[Agreement]):
         alive_M = torch.ones(len(clients), dtype=torch.bool, device=device)
         return Cohort(torch.tensor(clients, device=device), torch.tensor(labels, device=device), alive_M)
 
-    def _expected_answer(self) -> Spec:
+    def _form(self) -> Spec:
         """What an answer of this round must be."""
         assert self.state is not None
         theta_P, half = self.state.theta_P, self.agreement.transport == "half"
@@ -153,7 +150,7 @@ class Server(Host[Agreement]):
         fields = {"network": Field((len(theta_P),), theta_P.dtype, bound, about, half)}
         for name, value in self._reported().items():
             fields[name] = Field(tuple(value.shape), value.dtype, self.limits.field)
-        return Spec("trained", self.run, self.round, ANSWERED, fields)
+        return Spec("trained", meta=ANSWERED, fields=fields)
 
     def _reported(self) -> Fields:
         """A report of the method on samples that are all alike: what fields a device sends, and their shapes."""
@@ -167,12 +164,6 @@ class Server(Host[Agreement]):
         with torch.no_grad():
             mine = method.start(own, sent, who, emb_MBD, mask_MB)
             return method.report(mine, sent, who, emb_MBD, mask_MB, stream)[1]
-
-    def _longest(self) -> int:
-        return self._most
-
-    def _wanted(self, kind: str) -> tuple[Phase | None, Spec | None]:
-        return (self._round.answers, self._spec) if self._round else (None, None)
 
     def _taken(self, node: str, message: Message, phase: Phase, now: float) -> str:
         if message.meta["plan"] != self.agreement.digest:
@@ -203,7 +194,7 @@ class Server(Host[Agreement]):
         answers = list(self._answers.values()) if decision is Decision.GO_ON else []
         if answers:
             absorb_answers(self.problem, self.state, answers)
-        self._spec, self._answers = None, {}
+        self._answers = {}
         self._end_round(now, len(phase.asked), len(answers))
 
     # State

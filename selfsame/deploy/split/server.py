@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from selfsame.config.recipe import Recipe
-from selfsame.deploy.codec import REASONS, REFUSED, Message, Refused, Spec, as_tensor, encode
+from selfsame.deploy.codec import REASONS, Message, Refused, as_tensor, encode
 from selfsame.deploy.host import NEVER, Ask, Call, Host, Saved, rates
 from selfsame.deploy.schedule import Decision, Phase, Round, Terms
 from selfsame.deploy.split.agreement import REGISTERED, SplitAgreement, derived, embedded, from_hex
@@ -286,15 +286,6 @@ class SplitServer(Host[SplitAgreement]):
         self._silent.clear()
 
     # What arrives
-
-    def _longest(self) -> int:
-        return max(spec.most_bytes for spec in (*self._forms.values(), REFUSED))
-
-    def _wanted(self, kind: str) -> tuple[Phase | None, Spec | None]:
-        assert self._round is not None
-        form = self._forms[kind]
-        phase = self._round.embeddings if kind == "embed" else self._round.answers
-        return phase, Spec(kind, self.run, self.round, form.meta, form.fields)
 
     def _taken(self, node: str, message: Message, phase: Phase, now: float) -> str:
         """Hand what is sealed to the enclave, which alone can read it."""
