@@ -187,7 +187,7 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
         with _terminated(), Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
             with Cluster(folder, samples, extra) as cluster:
-                watch = Watch(cluster, folder / "server", recipe.run.rounds)
+                watch = Watch(cluster, folder / "server")
                 for state in watch.run():
                     bar.update(task, completed=state.round, now=state.now)
                 bar.update(task, now="taking it down")

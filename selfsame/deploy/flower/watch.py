@@ -30,8 +30,8 @@ class Seen:
 class Watch:
     """One run of a cluster, in the server's folder."""
 
-    def __init__(self, cluster: Cluster, folder: Path, rounds: int) -> None:
-        self.cluster, self.folder, self.rounds = cluster, folder.resolve(), rounds
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder.resolve()
 
     def run(self) -> Iterator[Seen]:
         """Start everything and yield now and then until the last round; raises where it cannot go on."""

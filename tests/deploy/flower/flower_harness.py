@@ -111,7 +111,7 @@ class Drill:
         terms.Serving(nodes=nodes, answer_wait=wait, embedding_wait=wait, **chosen).write(server / terms.FILE)
         extra: dict[str, str | bool] = {"simulate": True, "simulated-enclave": True}
         self.cluster = Cluster(folder, [f"digits:{number}" for number in range(nodes)], extra)
-        self.watch = Watch(self.cluster, server, recipe.run.rounds)
+        self.watch = Watch(self.cluster, server)
         self.seen: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.turns: dict[str, list[int]] = defaultdict(list)
         self.begun = 0.0

@@ -410,7 +410,7 @@ def test_a_folder_has_one_server_app(tmp_path):
 
 def test_a_run_is_done_when_its_network_is_written(tmp_path):
     """A record is written before the checkpoint: the last one alone says nothing."""
-    watch = Watch(SimpleNamespace(), tmp_path, 2)
+    watch = Watch(SimpleNamespace(), tmp_path)
     assert (watch.round, watch.done, watch.records()) == (0, False, [])
     (tmp_path / terms.RUN).mkdir()
     (tmp_path / terms.RUN / ROUNDS).write_text(
