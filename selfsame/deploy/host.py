@@ -11,29 +11,26 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from selfsame.config.recipe import Recipe, to_toml
+from selfsame.config.recipe import Recipe
 from selfsame.data import Federation
-from selfsame.deploy.agreement import Agreed, write_samples
+from selfsame.deploy.agreement import Agreed
 from selfsame.deploy.codec import REASONS, REFUSED, Json, Message, Refused, Spec, decode, encode, glance
+from selfsame.deploy.folder import FORMAT, RunFolder, Saved, Seat
 from selfsame.deploy.schedule import Conditions, Phase, Registry, Round, Terms
-from selfsame.engine import checkpoint
 from selfsame.engine.plan import rate
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import Problem, State
 from selfsame.errors import SelfsameError
-from selfsame.fields import read_fields
-from selfsame.files import append_record, read_json, read_records, write, write_json, write_records
+from selfsame.files import Record
 
-NODES, ROUNDS, MODEL = "nodes.json", "rounds.jsonl", "model.safetensors"
 NEVER = -math.inf
-_FORMATS = {NODES: "selfsame-server-1", "server.json": "selfsame-split-server-1"}  # the second is read, not written
 _STRAY = ("run", "round", "not asked", "not needed", "late")  # its sender may still send the right one
 _SLOWEST = 5  # a silent node is asked to register again after 1, 2, 4, .. 2^5 waits
 _MOST_SAMPLES = 2**31
@@ -48,16 +45,6 @@ class Ask:
     node: str
     payload: bytes
     id: str
-
-
-@dataclass
-class Seat:
-    """A node's place in the run, for good."""
-
-    client: int
-    label: int  # its class
-    samples: int
-    owner: str
 
 
 @dataclass
@@ -84,19 +71,6 @@ class Call:
         return now < self.again and not self.silent
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What nodes.json holds."""
-
-    format: str
-    run: str
-    plan: str
-    opened: int
-    counts: dict[str, int]
-    nodes: dict[str, Any]
-    taken: tuple[int, ...] = ()  # of split rounds: how often each client's embeddings were used
-
-
 class Host(ABC, Generic[A]):
     """A run in a folder, begun or gone on with; a server calls `_enter` once it is made.
 
@@ -121,14 +95,15 @@ class Host(ABC, Generic[A]):
     ) -> None:
         self.folder, self.terms = folder, terms
         self.problem: Problem = prepare(recipe, federation)
-        self._saved = self._read_saved()
+        self._files = RunFolder(folder)
+        self._saved = self._files.saved()
         self.run: str = self._saved.run if self._saved else secrets.token_hex(16)
         self.agreement: A = self._agree(transport, seeded)
         if self._saved and self._saved.plan != self.agreement.digest:
             raise SelfsameError(f"{folder}: was begun with another recipe, data or schedule; name another folder")
-        self.seats: dict[str, Seat] = self._read_seats()
+        self.seats: dict[str, Seat] = self._saved.nodes if self._saved else {}
         self.counts: Counter[str] = Counter(self._saved.counts if self._saved else {})
-        self.records: list[dict[str, Any]] = []  # one a complete round
+        self.records: list[Record] = []  # one a complete round
         self.registry = Registry(terms.registration)
         self._opened: int = self._saved.opened if self._saved else -1  # the last round of which requests were sent
         self._nodes: list[str] = []
@@ -339,10 +314,7 @@ class Host(ABC, Generic[A]):
         return self._round
 
     def _end_round(self, now: float, asked: int, taken: int, **more: Json) -> None:
-        """The round is over; what it did is on the disk before the next one begins.
-
-        Its line in rounds.jsonl is written before the checkpoint, and dropped again where that was never written.
-        """
+        """The round is over; what it did is on the disk before the next one begins."""
         assert self.state is not None
         self._round = None
         self.state.round += 1
@@ -359,35 +331,24 @@ class Host(ABC, Generic[A]):
         }
         self._counted, self._down, self._up = Counter(self.counts), 0, 0
         self.records.append(record)
-        append_record(self.folder / ROUNDS, record)
-        checkpoint.save_state(self.state, self._checkpoint)
+        self._files.complete(record, self.state)
         self._save()
         if self.done:
-            self._write_model()
+            self._finish()
 
     # The folder
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self.folder / "checkpoint" / "state.safetensors"
 
     def _enter(self) -> None:
         """Begin the run, or go on with it."""
         if self._saved is None:
-            if self.folder.is_dir() and any(self.folder.iterdir()):
-                raise SelfsameError(f"{self.folder}: is there already and holds no run on devices; name another folder")
-            write(self.folder / "recipe.toml", to_toml(self.problem.recipe))
-            write_samples(self.folder, self.problem.federation, self.agreement.raw)
+            self._files.begin(self.problem, self.agreement.raw)
             self._save()
             return
-        if self._checkpoint.is_file():
-            self.state = self._blank(checkpoint.peek(self._checkpoint)["present"])
-            checkpoint.load_state(self.state, self._checkpoint)
-        self.records = [record for record in read_records(self.folder / ROUNDS) if record["round"] <= self.round]
-        write_records(self.folder / ROUNDS, self.records)
+        self.state = self._files.load(self._blank) or self.state
+        self.records = self._files.records(self.round)
         self._go_on(self._saved)
         if self.done:
-            self._write_model()
+            self._finish()
 
     @abstractmethod
     def _blank(self, present: int) -> State:
@@ -397,45 +358,19 @@ class Host(ABC, Generic[A]):
         """What is to be done with a round that was open when the server stopped."""
         return None
 
-    def _read_saved(self) -> Saved | None:
-        """What was saved, by the newest way of writing it; None for a folder without a run."""
-        path = next((self.folder / name for name in _FORMATS if (self.folder / name).exists()), None)
-        if path is None:
-            return None
-        try:
-            saved = read_fields(path.name, read_json(path), Saved)
-            if saved.format == _FORMATS[path.name]:
-                return saved
-        except SelfsameError:
-            pass
-        raise SelfsameError(f"{path}: damaged, or of another version; go on with that version, or name another folder")
-
-    def _read_seats(self) -> dict[str, Seat]:
-        found = self._saved.nodes if self._saved else {}
-        try:  # split rounds used to keep client numbers alone
-            return {
-                node: Seat(seat, seat, 0, "") if type(seat) is int else read_fields("nodes", seat, Seat)
-                for node, seat in found.items()
-            }
-        except SelfsameError as error:
-            raise SelfsameError(f"{self.folder / NODES}: damaged ({error}); name another folder") from None
-
     def _save(self) -> None:
         """Who is which client and how far the run is. It is on the disk before any message depends on it."""
-        nodes = {node: asdict(seat) for node, seat in self.seats.items()}
         taken = () if self.state is None else self._spent(self.state)
-        counts, plan = dict(self.counts), self.agreement.digest
-        saved = Saved(_FORMATS[NODES], self.run, plan, self._opened, counts, nodes, taken)
-        write_json(self.folder / NODES, asdict(saved))
+        plan, counts = self.agreement.digest, dict(self.counts)
+        self._files.save(Saved(FORMAT, self.run, plan, self._opened, counts, self.seats, taken))
 
     def _spent(self, state: State) -> tuple[int, ...]:
         """What must not wait for the checkpoint: what devices have spent of their privacy."""
         return ()
 
-    def _write_model(self) -> None:
-        """The network alone, as the simulator's runs leave it."""
+    def _finish(self) -> None:
         assert self.state is not None
-        checkpoint.save_model(self.problem, self.state.theta_P, self.folder / MODEL)
+        self._files.finish(self.problem, self.state)
 
 
 def rates(recipe: Recipe, number: int) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,8 @@ from selfsame.config.recipe import Recipe
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Message, Refused, Spec, encode
 from selfsame.deploy.device import ANSWERED, REGISTERED
-from selfsame.deploy.host import Ask, Call, Host, Seat, rates
+from selfsame.deploy.folder import Seat
+from selfsame.deploy.host import Ask, Call, Host, rates
 from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.reference import Answer, take_answers
@@ -217,7 +218,7 @@ class Server(Host[Agreement]):
                 old = self.state.server[name]
                 self.state.server[name] = torch.cat([old, table[len(old) :]])
             self.state.present = present
-        checkpoint.save_state(self.state, self._checkpoint)
+        checkpoint.save_state(self.state, self._files.checkpoint)
         for node in self._new:
             self.registry.register(node, now, rank=self.seats[node].client)
         self._new = []

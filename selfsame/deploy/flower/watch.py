@@ -10,7 +10,7 @@ from typing import Any
 
 from selfsame.deploy.flower.cluster import Cluster
 from selfsame.deploy.flower.terms import LOCK, RUN, TROUBLE
-from selfsame.deploy.host import MODEL, ROUNDS
+from selfsame.deploy.folder import MODEL, ROUNDS
 from selfsame.errors import SelfsameError
 from selfsame.files import locked, read_records, read_text
 

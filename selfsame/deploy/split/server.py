@@ -18,7 +18,8 @@ from torch import Tensor
 
 from selfsame.config.recipe import Recipe
 from selfsame.deploy.codec import REASONS, Message, Refused, as_tensor, encode
-from selfsame.deploy.host import NEVER, Ask, Call, Host, Saved, rates
+from selfsame.deploy.folder import Saved
+from selfsame.deploy.host import NEVER, Ask, Call, Host, rates
 from selfsame.deploy.schedule import Decision, Phase, Round, Terms
 from selfsame.deploy.split.agreement import REGISTERED, SplitAgreement, derived, embedded, from_hex
 from selfsame.deploy.split.controller import Controller, EnclaveEnded

@@ -25,7 +25,7 @@ from selfsame.deploy.flower import bundle, terms
 from selfsame.deploy.flower.guard import FENCED, REFUSED, check_bundle, fence, write_guard
 from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
 from selfsame.deploy.flower.watch import Watch
-from selfsame.deploy.host import MODEL, ROUNDS
+from selfsame.deploy.folder import MODEL, ROUNDS
 from selfsame.errors import SelfsameError
 from selfsame.files import locked
 
