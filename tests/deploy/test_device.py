@@ -228,6 +228,19 @@ def test_methods_of_another_kind_are_refused_in_one_line(tmp_path, name, why):
     assert not (tmp_path / "server").exists()
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("name", ["mean", "std", "lr"])
+def test_every_number_of_the_terms_is_finite(name, value):
+    terms = Agreement.of(prepare(recipe("fedhide"), digits()), "a run", "exact", True).to_json()
+    if name == "lr":
+        terms["recipe"]["local"]["lr"] = value
+    else:
+        terms[name] = [value]
+    with pytest.raises(SelfsameError, match=name) as caught:
+        Agreement.from_json(terms)
+    assert "\n" not in str(caught.value)
+
+
 def test_private_draws_are_the_systems(tmp_path):
     """Two devices of one seed and one sample set send different proxies; a seeded run repeats them."""
     replies = {}
