@@ -22,8 +22,10 @@ from selfsame.config.recipe import Recipe, from_mapping, merged
 from selfsame.data import Federation, load, without_samples
 from selfsame.deploy.codec import Field, Spec, decode, encode
 from selfsame.deploy.device import Device
+from selfsame.deploy.folder import Seat
+from selfsame.deploy.host import Ask
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Ask, Limits, Seat, Server, absorb_answers
+from selfsame.deploy.server import Limits, Server, absorb_answers
 from selfsame.engine.plan import Start, make_plan, rate
 from selfsame.engine.problem import Problem
 from selfsame.engine.reference import Answer, client_update

@@ -92,7 +92,7 @@ def compare(name: str, nodes: int, rounds: int, folder: Path) -> tuple[float, fl
     )
     extra = {"simulate": True, "simulated-enclave": True}
     with Cluster(folder, [f"digits:{number}" for number in range(nodes)], extra) as cluster:
-        watch = Watch(cluster, server, rounds)
+        watch = Watch(cluster, server)
         for _ in watch.run():
             pass
         records = watch.records()

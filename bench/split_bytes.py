@@ -56,7 +56,7 @@ def one_round(folder: Path, batch: int, transport: str) -> tuple[int, dict[str, 
                 sizes[glance(ask.payload, len(ask.payload))[0]] = len(ask.payload), len(answer)
                 refused = server.answer(ask.node, answer, 0.0)
                 assert refused is None, refused
-        return server.plan.parameters, sizes
+        return server.mandate.parameters, sizes
 
 
 def main() -> None:

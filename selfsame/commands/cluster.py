@@ -162,12 +162,11 @@ def _fits(recipe: Recipe, nodes: int) -> None:
 
 def _lay_out(folder: Path, recipe: Recipe, serving: Serving) -> None:
     from selfsame.config.recipe import to_toml
-    from selfsame.deploy.flower.keys import private_folder
     from selfsame.deploy.flower.terms import FILE
+    from selfsame.files import private_folder, write
 
     place = private_folder(folder) / "server"
-    place.mkdir()
-    (place / "recipe.toml").write_text(to_toml(recipe), encoding="utf-8")
+    write(place / "recipe.toml", to_toml(recipe))
     serving.write(place / FILE)
 
 
@@ -192,7 +191,7 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
         with _terminated(), Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
             with Cluster(folder, samples, extra) as cluster:
-                watch = Watch(cluster, folder / "server", recipe.run.rounds)
+                watch = Watch(cluster, folder / "server")
                 for state in watch.run():
                     bar.update(task, completed=state.round, now=state.now)
                 bar.update(task, now="taking it down")
@@ -225,10 +224,10 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
     for record in records:
         if "taken" not in record:
             continue
-        told = [f"{name} {count}" for name, count in record["counts"].items() if name not in _WELL]
+        told = [f"{name} {count}" for name, count in record.get("counts", {}).items() if name not in _WELL]
         table.add_row(
             str(record["round"]), f"{record['seconds']:.1f}", str(record["asked"]), str(record["taken"]),
-            ", ".join(told) or "0", f"{record['down'] / 1e3:,.1f}", f"{record['up'] / 1e3:,.1f}",
+            ", ".join(told) or "0", *(f"{record[way] / 1e3:,.1f}" if way in record else "" for way in ("down", "up")),
         )  # fmt: skip
     console.print(table)
     console.print(f"folder: {folder}", markup=False, highlight=False)

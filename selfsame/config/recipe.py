@@ -263,9 +263,14 @@ def _key(name: str) -> str:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML text; `from_toml` gives the same recipe back."""
+    """The recipe as TOML text, from which `from_mapping` and `read_toml` make the same recipe."""
+    return tables_to_toml(to_mapping(recipe))
+
+
+def tables_to_toml(tables: Mapping[str, Any]) -> str:
+    """Values and tables of values as TOML text; values stand before the tables."""
     lines = []
-    for name, part in to_mapping(recipe).items():
+    for name, part in tables.items():
         if isinstance(part, dict):
             lines += ["", f"[{name}]"] + [f"{_key(key)} = {_toml_value(value)}" for key, value in part.items()]
         else:

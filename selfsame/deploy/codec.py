@@ -41,11 +41,22 @@ REASONS = (
     "not ready",  # the device is not charging, or on a metered network, or in use
     "samples",  # the device cannot read its samples
     "failed",  # the device could not compute an answer
+    "quote",  # the enclave is not proved to be what the device's policy asks for
+    "session",  # no such session with the enclave
+    "spent",  # the device's privacy budget
+    "seal",  # what is sealed in the message does not open, or is not what it should be
 )
 _FORMAT = "selfsame-message-1"
 _KEY = "selfsame"  # the one name in the file's metadata: several would stand in another order each time
 _HALF_TOP = 2.0**15  # half precision ends at 65504
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64, "BOOL": torch.bool}
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "I64": torch.int64,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 MOST_META = 1 << 18  # bytes of the header, with the JSON text in it
 
 Json = Any
@@ -97,6 +108,9 @@ class Spec:
         return 8 + MOST_META + sum(part.bytes for part in self.fields.values())
 
 
+REFUSED = Spec("refused", meta={"reason": str})  # a device's answer to what it does not take
+
+
 @dataclass(frozen=True)
 class Message:
     """A message that was taken."""
@@ -120,7 +134,7 @@ def encode(
     for name, value in fields.items():
         if name in half:
             scales[name] = _scale(value)
-            value = (value / scales[name]).to(torch.float16)
+            value = (value / scales[name]).to(torch.float32).to(torch.float16)  # rounded alike by every processor
         tensors[name] = value
     text = json.dumps(
         {"format": _FORMAT, "kind": kind, "round": round, "scales": scales, "meta": dict(meta)},
@@ -131,6 +145,11 @@ def encode(
     if len(json.dumps(text)) + 160 * (len(tensors) + 1) > MOST_META:
         raise SelfsameError(f"message {kind!r}: more than {MOST_META >> 10} KiB beside its tensors")
     return save(unshared(tensors), metadata={_KEY: text})
+
+
+def as_tensor(data: bytes) -> Tensor:
+    """Bytes as a field of a message."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,37 +1,28 @@
-"""One device: bytes in, bytes out. It trains on its own samples, keeps what is private, and answers what was declared.
-
-Everything is on the disk before a reply is returned, so each message may find another process.
-"""
+"""One device: bytes in, bytes out. It trains on its own samples, keeps what is private, answers what was declared."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
-import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame.data import DATASETS, Federation, Held, Samples, Source, load
-from selfsame.data.clips import HeldClips, Pieces
+from selfsame.data import Federation, Samples
 from selfsame.data.federation import RAW
 from selfsame.deploy.agreement import Agreement
-from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
-from selfsame.deploy.memory import Keep, Kept
+from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode
+from selfsame.deploy.guest import FAILURES, Guest
+from selfsame.deploy.memory import Memory
 from selfsame.deploy.schedule import Conditions
 from selfsame.engine.model import Model
 from selfsame.engine.plan import Start, rate
 from selfsame.engine.problem import Problem
 from selfsame.engine.reference import client_update
 from selfsame.engine.state import cast
-from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
 from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
@@ -40,7 +31,6 @@ ASSIGNED = {"plan": str, "client": int, "class": int, "present": int}  # what a 
 ANSWERED = {"plan": str}
 REGISTERED = {"plan": str, "samples": int, "conditions": dict, "owner": str, "place": int}
 _SMALL_WORLDS = ((50, 20), (103, 41))  # clients and classes
-_FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, ArithmeticError, SelfsameError)
 
 
 class SystemStream(Stream):
@@ -68,138 +58,48 @@ class PrivateProblem(Problem):
         return SystemStream(len(client_M))
 
 
-class Device:
-    """A node's part in one run.
+class Device(Guest[Agreement]):
+    """A node that trains on its own samples. `owner`: a word that devices of one person share; the rest: `Guest`."""
 
-    `samples`: a folder of sample files, or "digits:3" for client 3 of a data set that needs no files (for trying), or
-    the raw samples themselves. `conditions`: a JSON file with truth values for charging, unmetered and idle. `owner`: a
-    word that devices of one person share. `simulate`: agree to private draws that the server can repeat. `agreed`: the
-    digest of the only terms to agree to; without it the first server's terms are taken, and no others after them.
-    """
+    TERMS = Agreement
+    INVITATION = Spec("register", meta={"agreement": dict})
 
-    def __init__(
-        self,
-        folder: Path,
-        samples: str | Path | Tensor,
-        *,
-        conditions: Path | None = None,
-        owner: str = "",
-        simulate: bool = False,
-        agreed: str | None = None,
-    ) -> None:
-        self.keep = Keep(folder)
-        self._samples, self._conditions, self._owner = samples, conditions, owner
-        self._simulate, self._agreed = simulate, agreed
-        self._agreement: tuple[str, Agreement] | None = None
-        self._model: Model | None = None
-        self._source: tuple[Source, int] | None = None
-        self._down: dict[int, dict[str, Field]] = {}  # by the number of clients
+    def __init__(self, folder: Path, samples: str | Path | Tensor, *, owner: str = "", **rest: Any) -> None:
+        super().__init__(folder, samples, **rest)
+        self._owner = owner
+        self._steps = {"train": self._train}
+        self._model: tuple[str, Model] | None = None  # by the digest of the terms
+        self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
 
-    def reply(self, payload: bytes) -> bytes:
-        """The answer to a message; a message that is not taken is answered with the reason, and changes nothing."""
-        with self.keep.alone():
-            kept = self.keep.read()
-            try:
-                return self._answer(kept, payload)
-            except Refused as refusal:
-                run = kept.notes.get("agreement", {}).get("run", "")
-                return encode("refused", max(kept.turn, 0), {"run": run, "reason": refusal.reason}, {})
-
-    def _answer(self, kept: Kept, payload: bytes) -> bytes:
-        agreement = self._agreed_to(kept)
-        most = Spec("register").most_bytes
-        if agreement is not None:
-            most = max(most, self._request(agreement, agreement.clients).most_bytes)
-        kind, turn, claimed = glance(payload, most)
-        if kind == "register":
-            return self._register(kept, agreement, payload)
-        if kind != "train":
-            raise Refused("kind")
-        if agreement is None or claimed.get("plan") != agreement.digest:
-            raise Refused("run" if agreement and claimed.get("run") != agreement.run else "plan")
-        said = kept.answered(turn, payload)
-        return said if said is not None else self._train(kept, agreement, payload, turn, claimed)
-
-    def _agreed_to(self, kept: Kept) -> Agreement | None:
-        given = kept.notes.get("agreement")
-        if given is None:
-            return None
-        key = json.dumps(given, sort_keys=True)
-        if self._agreement is None or self._agreement[0] != key:
-            try:
-                self._agreement, self._model, self._down = (key, Agreement.from_json(given)), None, {}
-            except SelfsameError:  # written by another version, whose fields are others
-                raise Refused("plan") from None
-        return self._agreement[1]
-
-    # Registration
-
-    def _register(self, kept: Kept, agreement: Agreement | None, payload: bytes) -> bytes:
-        message = decode(payload, expected=Spec("register", meta={"agreement": dict}))
-        try:
-            offered = Agreement.from_json(message.meta["agreement"])
-        except _FAILURES:
-            raise Refused("plan") from None
-        if message.run != offered.run:
-            raise Refused("run")
-        if agreement is None:
-            self._consent(offered)
-        elif offered.digest != agreement.digest:
-            raise Refused("plan" if offered.run == agreement.run else "run")
-        _, count = self._open(offered)
-        if agreement is None:
-            notes = {"agreement": offered.to_json(), "seed": secrets.randbits(62)}
-            self.keep.write(replace(kept, notes=notes))
-        meta = {
-            "run": offered.run,
-            "plan": offered.digest,
-            "samples": count,
-            "conditions": vars(Conditions.now(self._conditions)),
-            "owner": self._owner,
-            "place": place_of(self._samples),
-        }
-        return encode("registered", 0, meta, {})
-
-    def _consent(self, offered: Agreement) -> None:
-        """Whether this device agrees to the terms at all."""
-        if self._agreed is not None:
-            if offered.digest != self._agreed:
-                raise Refused("plan")
-        elif ":" in offered.recipe.net.name:  # code by its import path: only in terms that somebody has read
+    def _consent(self, kept: Memory, offered: Agreement) -> None:
+        if self._agreed is None and ":" in offered.recipe.net.name:  # code by its import path: only if terms were read
             raise Refused("plan")
-        drawn_in_public = offered.seeded or getattr(offered.method, "secrets", "system") == "seeded"
-        if drawn_in_public and not self._simulate:
+        if offered.method.open_secrets and not self._simulate:
             raise Refused("plan")
-        try:
-            self._model = offered.model()
-        except _FAILURES:
-            raise Refused("plan") from None
+        self._network(offered)
 
-    def _open(self, agreement: Agreement) -> tuple[Source, int]:
-        if self._source is None:
-            try:
-                self._source = open_samples(self._samples, agreement)
-            except (SelfsameError, OSError):
-                raise Refused("samples") from None
-        return self._source
+    def _introduce(
+        self, kept: Memory, agreement: Agreement, message: Message
+    ) -> tuple[dict[str, Json], dict[str, Json]]:
+        return {}, {"plan": agreement.digest, "owner": self._owner}
 
-    # Training
+    def _longest(self, kept: Memory, agreement: Agreement) -> int:
+        return self._request(agreement, agreement.clients).most_bytes
 
     def _request(self, agreement: Agreement, present: int) -> Spec:
         """What a request to train must be where so many clients are registered."""
-        model = self._network(agreement)
+        model, key = self._network(agreement), (agreement.digest, present)
         fields = {"network": Field((model.parameters,), agreement.dtype, half=agreement.transport == "half")}
-        if present not in self._down:
-            self._down[present] = down_fields(agreement, present)
-        fields |= self._down[present]
-        return Spec("train", agreement.run, None, ASSIGNED, fields)
+        if key not in self._down:
+            self._down[key] = down_fields(agreement, present)
+        return Spec("train", agreement.run, None, ASSIGNED, fields | self._down[key])
 
     def _network(self, agreement: Agreement) -> Model:
-        if self._model is None:
-            self._model = agreement.model()
-        return self._model
+        if self._model is None or self._model[0] != agreement.digest:
+            self._model = agreement.digest, agreement.model()
+        return self._model[1]
 
-    def _train(self, kept: Kept, agreement: Agreement, payload: bytes, turn: int, claimed: dict[str, Json]) -> bytes:
+    def _train(self, kept: Memory, agreement: Agreement, payload: bytes, turn: int, claimed: dict[str, Json]) -> bytes:
         client, label, present = (claimed.get(name) for name in ("client", "class", "present"))
         if not all(type(number) is int for number in (client, label, present)):
             raise Refused("meta")
@@ -208,15 +108,15 @@ class Device:
             raise Refused("meta")
         if kept.notes.get("assigned", [client, label]) != [client, label]:
             raise Refused("plan")
-        if not 0 <= turn < agreement.recipe.run.rounds:
-            raise Refused("round")
         if not Conditions.now(self._conditions).ready:
             raise Refused("not ready")
         message = decode(payload, expected=self._request(agreement, present))
         problem = self._problem(kept, agreement, present, client, label)
         theta_P = message.fields.pop("network")
-        with _failing():
+        try:
             own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
+        except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
+            raise Refused("failed") from None
         half = agreement.transport == "half"
         fields = {"network": trained_P - theta_P if half else trained_P, **leaves}
         meta = {"run": agreement.run, "plan": agreement.digest}
@@ -224,7 +124,7 @@ class Device:
         self.keep.write(kept.after(turn, payload, reply, own, {"assigned": [client, label]}))
         return reply
 
-    def _problem(self, kept: Kept, agreement: Agreement, present: int, client: int, label: int) -> Problem:
+    def _problem(self, kept: Memory, agreement: Agreement, present: int, client: int, label: int) -> Problem:
         """A federation in which this device is the one client that has samples."""
         source, count = self._open(agreement)
         world = _world(agreement, present, client, label)
@@ -263,12 +163,12 @@ def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:
     as there are clients here; what differs otherwise may be of any length that a table can have.
     """
     one, two = (_sent(agreement, *size) for size in _SMALL_WORLDS)
-    packed = {"near_rows", "drawn_rows"} <= one.keys()  # then the tables hold some of the rows
+    shortened = agreement.method.down_rows()
     fields = {}
     for name, value in one.items():
         shape = [a if a == b else -1 for a, b in zip(value.shape, two[name].shape, strict=True)]
         whole = (len(value), len(two[name])) == tuple(clients for clients, _ in _SMALL_WORLDS)
-        if whole and not packed:
+        if whole and name not in shortened:
             shape[0] = present
         fields[name] = Field(tuple(shape), value.dtype, most=present if whole else 4 * present + 64)
     return fields
@@ -282,65 +182,8 @@ def _sent(agreement: Agreement, clients: int, classes: int) -> Fields:
     return method.send(cast(tables, agreement.dtype, torch.device("cpu")), who)
 
 
-def open_samples(where: str | Path | Tensor, agreement: Agreement) -> tuple[Source, int]:
-    """The device's training samples, every client's first sample at the same place, and how many there are."""
-    start_N = torch.zeros(1, dtype=torch.int64).expand(agreement.clients)
-    if isinstance(where, Tensor):
-        raw = where
-    elif place_of(where) >= 0:
-        name, place = str(where).split(":")[0], place_of(where)
-        data = agreement.recipe.data
-        federation = load(name, **(data.options if data.name == name else {}))
-        if place >= federation.clients:
-            raise SelfsameError(f"{where}: there are clients 0 to {federation.clients - 1}")
-        index_1B = torch.arange(int(federation.count_N[place]))[None]
-        raw = federation.source.rows(torch.tensor([place]), index_1B)[0]
-    else:
-        found = _read(Path(where), agreement)
-        if agreement.clips:
-            length = np.array([len(sound[0]) for sound in found])
-            pieces = Pieces(np.concatenate([sound[0] for sound in found]), np.cumsum(length) - length, length)
-            return HeldClips.of(pieces, start_N, agreement.shape[-1]), len(found)
-        raw = torch.from_numpy(np.stack(found))
-    if raw.shape[1:] != agreement.shape or raw.dtype != RAW[agreement.raw] or not len(raw):
-        raise SelfsameError(f"samples: expected {agreement.raw} of {agreement.shape}, got {raw.dtype} of {raw.shape}")
-    return Held(raw, start_N), len(raw)
-
-
-def _read(folder: Path, agreement: Agreement) -> list[Any]:
-    """The files of a folder, as enrolment reads them."""
-    from selfsame.device.card import DTYPES, FORMAT, Card
-    from selfsame.device.samples import read_samples
-
-    low, high = DTYPES[agreement.raw]
-    shape = (*agreement.shape[:-1], -1) if agreement.clips else agreement.shape
-    card = Card(
-        FORMAT, "0", agreement.recipe.method.name, agreement.recipe.data.name, shape, agreement.raw, low, high, 1,
-        "unit", "cosine", 0, "0" * 64, "float32", agreement.rate,
-    )  # fmt: skip
-    return read_samples([folder], card, resize=True)
-
-
-def place_of(where: str | Path | Tensor) -> int:
-    """Which client of an embedded data set these samples are; -1: of none."""
-    if not isinstance(where, str):
-        return -1
-    name, _, number = where.partition(":")
-    known = name in DATASETS and not DATASETS[name].needs_path
-    return int(number) if known and number.isascii() and number.isdigit() else -1
-
-
 def _world(agreement: Agreement, present: int, client: int, label: int) -> World:
     """As much of the world as a device knows: its own class among the clients."""
     class_of_N = torch.zeros(present, dtype=torch.int64)
     class_of_N[client] = label
     return World(present, agreement.classes, agreement.method.width(agreement.recipe.net.width), class_of_N)
-
-
-@contextlib.contextmanager
-def _failing() -> Iterator[None]:
-    """Whatever goes wrong in the arithmetic, the device says so and keeps its state."""
-    try:
-        yield
-    except _FAILURES:
-        raise Refused("failed") from None

@@ -7,9 +7,8 @@ round has the embeddings before (lines 2 to 6). `selfsame.engine.turnout` is the
 from __future__ import annotations
 
 import enum
-import json
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ import numpy as np
 
 from selfsame.config.recipe import Recipe
 from selfsame.errors import SelfsameError
+from selfsame.fields import at_least, one_of, read_fields
+from selfsame.files import read_json
 from selfsame.streams import host_generator
 
 
@@ -34,21 +35,19 @@ class Conditions:
         return self.charging and self.unmetered and self.idle
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> Conditions:
+    def read(given: Any) -> Conditions:
         """From a table with exactly these three truth values."""
-        names = ("charging", "idle", "unmetered")
-        if sorted(given) != list(names) or not all(type(given[name]) is bool for name in names):
-            raise SelfsameError(f"conditions: expected true or false for {', '.join(names)}, got {dict(given)!r}")
-        return Conditions(**given)
+        found = read_fields("conditions", given, Conditions)
+        if len(given) < len(vars(found)):
+            raise SelfsameError(f"conditions: expected {', '.join(vars(found))}, got {', '.join(given) or 'nothing'}")
+        return found
 
     @staticmethod
     def now(file: Path | None) -> Conditions:
         """What the device's JSON file says of it; ready where there is none, not ready where it cannot be read."""
         try:
-            return READY if file is None else Conditions.read(json.loads(file.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return READY
-        except (OSError, ValueError, TypeError, RecursionError, AttributeError, SelfsameError):
+            return READY if file is None or not file.exists() else Conditions.read(read_json(file))
+        except (OSError, SelfsameError):
             return Conditions(False, False, False)
 
 
@@ -71,17 +70,13 @@ class Terms:
     sampling: str = "uniform"  # or "round-robin", or "all"
 
     def __post_init__(self) -> None:
-        if self.required < 1 or self.tries < 1 or self.fewest < 0:
-            raise SelfsameError("schedule: required and tries are at least 1, fewest at least 0")
-        if not 1 <= self.over < math.inf or not 0 < self.response <= 1:
-            raise SelfsameError(
-                f"schedule: over (k) is at least 1 and response in (0, 1], got {self.over}, {self.response}"
-            )
-        if self.strategy not in ("uc", "as"):
-            raise SelfsameError(f"schedule: strategy is uc or as, got {self.strategy!r}")
-        for name in ("embedding_wait", "answer_wait", "registration"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SelfsameError(f"schedule: {name} is a number of seconds above 0, got {getattr(self, name)}")
+        for name, least in {"required": 1, "tries": 1, "fewest": 0, "over": 1}.items():
+            at_least(f"schedule: {name}", getattr(self, name), least)
+        for name in ("embedding_wait", "answer_wait", "registration", "response"):
+            at_least(f"schedule: {name}", getattr(self, name), 0, strict=True)
+        if self.response > 1:
+            raise SelfsameError(f"schedule: response is at most 1, got {self.response}")
+        one_of("schedule: strategy", self.strategy, ("uc", "as"))
 
     @staticmethod
     def of(recipe: Recipe, required: int, **rest: Any) -> Terms:
@@ -231,7 +226,7 @@ class Phase:
         return self.enough(now) or self.expired(now) or not self.waiting()
 
 
-class Verdict(enum.Enum):
+class Decision(enum.Enum):
     """What the server does now."""
 
     WAIT = "wait"
@@ -244,7 +239,7 @@ class Round:
     """Algorithm 3 for one round: `open_embeddings` (split rounds only), then `open_answers`, each until it is over.
 
     `embeddings` and `answers` are the two phases; the caller reports what arrives with `Phase.take` and `Phase.lose`,
-    and asks `embeddings_verdict` or `answers_verdict` what to do.
+    and asks `embeddings_decision` or `answers_decision` what to do.
     """
 
     def __init__(self, terms: Terms, registry: Registry, seed: int, number: int) -> None:
@@ -254,7 +249,7 @@ class Round:
         self.answers: Phase | None = None
 
     def open_embeddings(self, now: float) -> list[str]:
-        """Line 2: whom to send the network. Again, after `Verdict.AGAIN`, in place of those who are missing.
+        """Line 2: whom to send the network. Again, after `Decision.AGAIN`, in place of those who are missing.
 
         What is in stays in, as the listing goes back behind the line that sets its counter to zero. Nodes that were not
         asked before come first; then those that were silent, whose answers count now as before.
@@ -275,15 +270,15 @@ class Round:
             phase.deadline = now + terms.embedding_wait
         return self._held(chosen, now + terms.embedding_wait)
 
-    def embeddings_verdict(self, now: float) -> Verdict:
+    def embeddings_decision(self, now: float) -> Decision:
         """Lines 3 to 6; before time is up, others are selected only where nobody is left who could answer."""
         phase = self.embeddings
         assert phase is not None
         if phase.enough(now):
-            return Verdict.GO_ON
+            return Decision.GO_ON
         if not phase.over(now) or not (phase.expired(now) or self.registry.eligible(now, phase.answered)):
-            return Verdict.WAIT
-        return Verdict.AGAIN if self.attempt + 1 < self.terms.tries else Verdict.GIVE_UP
+            return Decision.WAIT
+        return Decision.AGAIN if self.attempt + 1 < self.terms.tries else Decision.GIVE_UP
 
     def open_answers(self, now: float, nodes: Iterable[str] | None = None) -> list[str]:
         """Line 8, with those whose embeddings are in the loss; without `nodes`, line 2 of a round of one phase."""
@@ -293,21 +288,29 @@ class Round:
         self.answers = Phase(list(nodes), terms.needed, now + terms.answer_wait)
         return self._held(self.answers.asked, self.answers.deadline)
 
-    def answers_verdict(self, now: float) -> Verdict:
+    def answers_decision(self, now: float) -> Decision:
         """Lines 9 to 13: UC goes on with more than two where time is up, AS starts a new round."""
         assert self.answers is not None
         if self.answers.enough(now):
-            return Verdict.GO_ON
+            return Decision.GO_ON
         if not self.answers.over(now):
-            return Verdict.WAIT
+            return Decision.WAIT
         going = self.terms.strategy == "uc" and len(self.answers.answered) > self.terms.fewest
-        return Verdict.GO_ON if going else Verdict.GIVE_UP
+        return Decision.GO_ON if going else Decision.GIVE_UP
+
+    def phase_of(self, first: bool) -> Phase | None:
+        """The phase of the embeddings, or that of the answers."""
+        return self.embeddings if first else self.answers
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase that is open."""
+        return self.answers or self.embeddings
 
     @property
     def waiting_until(self) -> float:
         """The deadline of the phase that is open."""
-        phase = self.answers or self.embeddings
-        return -math.inf if phase is None else phase.deadline
+        return -math.inf if self.phase is None else self.phase.deadline
 
     def close(self) -> None:
         """The round is over, one way or the other: nobody is at work for it any longer."""

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import IO
 
-from selfsame.enclave.mandate import LONGEST, Plan
-from selfsame.enclave.message import Refused, read_frame, write_frame
+from selfsame.enclave.mandate import LONGEST, Mandate
+from selfsame.enclave.message import Denied, read_frame, write_frame
 from selfsame.enclave.session import NO, YES, Enclave
 
 
@@ -21,7 +21,7 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
     while True:
         try:
             frame = read_frame(source, enclave.largest_frame() if enclave else LONGEST)
-        except Refused as refusal:
+        except Denied as refusal:
             write_frame(sink, enclave.refuse(refusal.reason) if enclave else NO + b"size")
             continue
         if frame is None:
@@ -30,7 +30,7 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
             write_frame(sink, enclave.handle(frame))
             continue
         try:
-            enclave = Enclave(Plan.read(frame))
+            enclave = Enclave(Mandate.read(frame))
             write_frame(sink, YES)
         except (ValueError, TypeError):
             write_frame(sink, NO + b"plan")

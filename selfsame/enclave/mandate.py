@@ -14,7 +14,7 @@ LONGEST = 1 << 16  # bytes of JSON
 
 
 @dataclass(frozen=True)
-class Plan:
+class Mandate:
     """Network, loss, privacy and numbers of one training; its hash stands in the enclave's quote."""
 
     network: str  # the embedding network, in words that server and devices agree on
@@ -58,7 +58,7 @@ class Plan:
         return hashlib.sha256(_TAG + self.canonical()).digest()
 
     @staticmethod
-    def read(data: bytes) -> Plan:
+    def read(data: bytes) -> Mandate:
         """The plan that `canonical` wrote; any other bytes are a ValueError."""
         if len(data) > LONGEST:
             raise ValueError(f"plan: longer than {LONGEST} bytes")
@@ -66,10 +66,10 @@ class Plan:
             whole = json.loads(data.decode("ascii"))
         except RecursionError as error:
             raise ValueError("plan: nested too deeply") from error
-        names = [field.name for field in fields(Plan)]
+        names = [field.name for field in fields(Mandate)]
         if not isinstance(whole, dict) or sorted(whole) != sorted(names):
             raise ValueError(f"plan: a JSON object with exactly {', '.join(names)}")
-        plan = Plan(**whole)
+        plan = Mandate(**whole)
         if plan.canonical() != data:
             raise ValueError("plan: not in canonical form (sorted keys, no spaces, no key twice)")
         return plan

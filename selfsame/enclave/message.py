@@ -34,7 +34,7 @@ REASONS = {
 }
 
 
-class Refused(ValueError):
+class Denied(ValueError):
     """A message that changes nothing; `reason` is one of REASONS."""
 
     def __init__(self, reason: str) -> None:
@@ -42,7 +42,7 @@ class Refused(ValueError):
         self.reason = reason
 
 
-class Ask(IntEnum):
+class Order(IntEnum):
     """The first byte of a frame to the enclave; the answer's first byte is 1 for yes, 0 for a refusal."""
 
     ATTEST = 1  # a client's nonce -> the enclave's key, a quote
@@ -55,7 +55,7 @@ class Ask(IntEnum):
     COUNTS = 8  # nothing -> what was taken and refused, in JSON
 
 
-class Field(IntEnum):
+class Content(IntEnum):
     """What a sealed message holds."""
 
     WELCOME = 1
@@ -84,7 +84,7 @@ def read_frame(source: IO[bytes], most: int) -> bytes | None:
         if not piece:
             return None
         length -= len(piece)
-    raise Refused("size")
+    raise Denied("size")
 
 
 def _exactly(source: IO[bytes], count: int) -> bytes | None:
@@ -107,19 +107,19 @@ def pack(array_RC: NDArray[np.floating]) -> bytes:
 def unpack(data: bytes, most_rows: int, columns: int, norm: float) -> NDArray[np.float32]:
     """The matrix that `pack` wrote; refused unless type, shape, size, finiteness and each row's length are right."""
     if len(data) < _ARRAY.size:
-        raise Refused("size")
+        raise Denied("size")
     kind, rows, wide = _ARRAY.unpack_from(data)
     if kind != _FLOAT32:
-        raise Refused("dtype")
+        raise Denied("dtype")
     if not 1 <= rows <= most_rows or wide != columns:
-        raise Refused("shape")
+        raise Denied("shape")
     if len(data) != _ARRAY.size + 4 * rows * columns:
-        raise Refused("size")
+        raise Denied("size")
     array_RC = np.frombuffer(data, "<f4", offset=_ARRAY.size).reshape(rows, columns).astype(np.float32)
     if not np.isfinite(array_RC).all():
-        raise Refused("finite")
+        raise Denied("finite")
     if (np.einsum("rc,rc->r", array_RC, array_RC, dtype=np.float64) > norm * norm).any():
-        raise Refused("norm")
+        raise Denied("norm")
     return array_RC
 
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from selfsame.enclave.message import Field, Refused
+from selfsame.enclave.message import Content, Denied
 
 SIZE = 32  # bytes of a key, a nonce, a plan's digest
 _HELLO = b"selfsame hello 1"
@@ -41,35 +41,35 @@ class Channel:
     sent: int = 0
     seen: int = 0
 
-    def seal(self, field: Field, round: int, text: bytes) -> bytes:
+    def seal(self, field: Content, round: int, text: bytes) -> bytes:
         """The next message of this direction."""
         self.sent += 1
         head = _HEAD.pack(field, self.session, round, self.sent)
         return head + self.sending.encrypt(_nonce(self.sent), text, head)
 
-    def open(self, field: Field, round: int, message: bytes) -> bytes:
+    def open(self, field: Content, round: int, message: bytes) -> bytes:
         """The text of a message of this field and round that is newer than all before; a refusal changes nothing."""
         got, session, of_round, number = _head(message)
         if session != self.session:
-            raise Refused("session")
+            raise Denied("session")
         if got != field:
-            raise Refused("field")
+            raise Denied("field")
         if of_round != round:
-            raise Refused("round")
+            raise Denied("round")
         if number <= self.seen:
-            raise Refused("replayed")
+            raise Denied("replayed")
         head, sealed = message[: _HEAD.size], message[_HEAD.size :]
         try:
             text = self.receiving.decrypt(_nonce(number), sealed, head)
         except InvalidTag:
-            raise Refused("seal") from None
+            raise Denied("seal") from None
         self.seen = number
         return text
 
 
 def _head(message: bytes) -> tuple[int, int, int, int]:
     if len(message) < OVERHEAD:
-        raise Refused("size")
+        raise Denied("size")
     return _HEAD.unpack_from(message)
 
 
@@ -99,25 +99,25 @@ def answer(private: X25519PrivateKey, plan: bytes, session: int, message: bytes)
     try:
         secret = _SUITE.decrypt(sealed, private, info=_HELLO + nonce + plan)
     except (InvalidTag, ValueError):
-        raise Refused("seal") from None
+        raise Denied("seal") from None
     if len(secret) != SIZE:
-        raise Refused("size")
+        raise Denied("size")
     fresh = os.urandom(SIZE)
     own = private.public_key().public_bytes_raw()
     up, down = _keys(secret, fresh, own, plan, session, message)
     channel = Channel(session, sending=down, receiving=up)
-    return channel, _SESSION.pack(session) + fresh + channel.seal(Field.WELCOME, 0, b"")
+    return channel, _SESSION.pack(session) + fresh + channel.seal(Content.WELCOME, 0, b"")
 
 
 def welcomed(enclave_key: bytes, plan: bytes, message: bytes, secret: bytes, reply: bytes) -> Channel:
     """The device's end of the session, once the welcome proves that the enclave has the same keys."""
     if len(reply) != _SESSION.size + SIZE + OVERHEAD:
-        raise Refused("size")
+        raise Denied("size")
     (session,) = _SESSION.unpack_from(reply)
     fresh = reply[_SESSION.size : _SESSION.size + SIZE]
     up, down = _keys(secret, fresh, enclave_key, plan, session, message)
     channel = Channel(session, sending=up, receiving=down)
-    channel.open(Field.WELCOME, 0, reply[_SESSION.size + SIZE :])
+    channel.open(Content.WELCOME, 0, reply[_SESSION.size + SIZE :])
     return channel
 
 

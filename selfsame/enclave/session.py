@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from selfsame.enclave import losses, quote, seal
-from selfsame.enclave.mandate import Plan
-from selfsame.enclave.message import Ask, Field, Refused, pack, packed_size, unpack
+from selfsame.enclave.mandate import Mandate
+from selfsame.enclave.message import Content, Denied, Order, pack, packed_size, unpack
 from selfsame.enclave.noise import Draw, Mechanism, kept, noised
 
 _NUMBER = struct.Struct("<Q")
@@ -30,7 +30,7 @@ YES, NO = b"\x01", b"\x00"
 
 
 @dataclass
-class Round:
+class Sitting:
     """What the enclave holds between the first embedding and the aggregate."""
 
     number: int
@@ -44,7 +44,7 @@ class Round:
 class Enclave:
     """It alone holds the private key and the sessions' keys."""
 
-    def __init__(self, plan: Plan, draw: Draw = os.urandom, attest: Callable[[bytes], bytes] = quote.take) -> None:
+    def __init__(self, plan: Mandate, draw: Draw = os.urandom, attest: Callable[[bytes], bytes] = quote.take) -> None:
         self._plan, self._digest = plan, plan.digest()
         self._loss, self._mechanism = losses.Loss(**plan.loss), Mechanism(**plan.privacy)
         self._draw, self._attest = draw, attest
@@ -53,19 +53,19 @@ class Enclave:
         self._channels: dict[int, seal.Channel] = {}
         self._last_session = 0
         self._begun = 0
-        self._round: Round | None = None
+        self._round: Sitting | None = None
         self._last_round = 0
         self.accepted: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self._answers: dict[int, Callable[[bytes], bytes]] = {
-            Ask.ATTEST: self._quote,
-            Ask.HELLO: self._hello,
-            Ask.FORGET: self._forget,
-            Ask.BEGIN: self._begin,
-            Ask.SEALED: self._sealed,
-            Ask.DERIVE: self._derive,
-            Ask.AGGREGATE: self._aggregate,
-            Ask.COUNTS: self._counts,
+            Order.ATTEST: self._quote,
+            Order.HELLO: self._hello,
+            Order.FORGET: self._forget,
+            Order.BEGIN: self._begin,
+            Order.SEALED: self._sealed,
+            Order.DERIVE: self._derive,
+            Order.AGGREGATE: self._aggregate,
+            Order.COUNTS: self._counts,
         }
 
     def largest_frame(self) -> int:
@@ -77,9 +77,9 @@ class Enclave:
         """The answer to one frame. Whatever the frame holds, there is one, and a refused frame changes nothing."""
         try:
             if not frame or frame[0] not in self._answers:
-                raise Refused("frame")
+                raise Denied("frame")
             return YES + self._answers[frame[0]](frame[1:])
-        except Refused as refusal:
+        except Denied as refusal:
             return self.refuse(refusal.reason)
         except Exception:
             return self.refuse("internal")  # what went wrong could name a value: only the count leaves
@@ -91,7 +91,7 @@ class Enclave:
 
     def _quote(self, nonce: bytes) -> bytes:
         if len(nonce) != seal.SIZE:
-            raise Refused("size")
+            raise Denied("size")
         key = self._private.public_key().public_bytes_raw()
         taken = self._attest(quote.report_data(key, nonce, self._digest))
         self._nonces[nonce] = None
@@ -102,7 +102,7 @@ class Enclave:
     def _hello(self, message: bytes) -> bytes:
         nonce = message[: seal.SIZE]
         if nonce not in self._nonces:
-            raise Refused("nonce")
+            raise Denied("nonce")
         channel, welcome = seal.answer(self._private, self._digest, self._last_session + 1, message)
         del self._nonces[nonce]
         self._last_session += 1
@@ -113,7 +113,7 @@ class Enclave:
     def _forget(self, payload: bytes) -> bytes:
         session = _number(payload)
         if self._channels.pop(session, None) is None:
-            raise Refused("session")
+            raise Denied("session")
         if self._round is not None:
             self._round.emb.pop(session, None)
         return b""
@@ -122,8 +122,8 @@ class Enclave:
         """A new round; one that is still open is given up."""
         number = _number(payload)
         if number <= self._last_round or self._begun >= self._plan.rounds:
-            raise Refused("round")
-        self._round, self._last_round, self._begun = Round(number), number, self._begun + 1
+            raise Denied("round")
+        self._round, self._last_round, self._begun = Sitting(number), number, self._begun + 1
         return b""
 
     def _sealed(self, message: bytes) -> bytes:
@@ -131,37 +131,37 @@ class Enclave:
         claimed, session = seal.addressed(message)
         channel = self._channels.get(session)
         if channel is None:
-            raise Refused("session")
+            raise Denied("session")
         if self._round is None:
-            raise Refused("state")
+            raise Denied("state")
         plan, current = self._plan, self._round
-        if claimed == Field.EMBEDDINGS:
-            text = channel.open(Field.EMBEDDINGS, current.number, message)
+        if claimed == Content.EMBEDDINGS:
+            text = channel.open(Content.EMBEDDINGS, current.number, message)
             emb_BD = unpack(text, plan.samples, plan.dim, plan.embedding_norm)
             if current.sizes or session in current.emb:
-                raise Refused("state")
+                raise Denied("state")
             current.emb[session] = emb_BD
             self.accepted["embeddings"] += 1
-        elif claimed == Field.GRADIENT:
-            text = channel.open(Field.GRADIENT, current.number, message)
+        elif claimed == Content.GRADIENT:
+            text = channel.open(Content.GRADIENT, current.number, message)
             grad_P = unpack(text, 1, plan.parameters, plan.gradient_norm)[0]
             if current.closed or session not in current.sizes or session in current.given:
-                raise Refused("state")
+                raise Denied("state")
             part_P = current.sizes[session] * grad_P.astype(np.float64)
             current.sum_P = part_P if current.sum_P is None else current.sum_P + part_P
             current.given.add(session)
             self.accepted["gradient"] += 1
         else:
-            raise Refused("field")
+            raise Denied("field")
         return b""
 
     def _derive(self, payload: bytes) -> bytes:
         """Steps 5 and 6 with Algorithm 2: noised derivatives; an embedding that was dropped has none, its row is 0."""
         current = self._present(payload)
         if current.sizes:
-            raise Refused("state")
+            raise Denied("state")
         if len(current.emb) < self._plan.participants:
-            raise Refused("few")
+            raise Denied("few")
         sessions = sorted(current.emb)
         sizes = [len(current.emb[session]) for session in sessions]
         emb_SD = np.concatenate([current.emb[session] for session in sessions]).astype(np.float64)
@@ -174,7 +174,7 @@ class Enclave:
         for session, start, size in zip(sessions, np.cumsum(sizes) - sizes, sizes):
             grad_BD, kept_B = grad_SD[start : start + size], kept_S[start : start + size]
             grad_BD[kept_B] = noised(grad_BD[kept_B], self._mechanism, self._draw)
-            message = self._channels[session].seal(Field.DERIVATIVES, current.number, pack(grad_BD))
+            message = self._channels[session].seal(Content.DERIVATIVES, current.number, pack(grad_BD))
             out += [_LENGTH.pack(len(message)), message]
         current.sizes = dict(zip(sessions, sizes))
         current.emb.clear()
@@ -184,16 +184,16 @@ class Enclave:
         """Step 9, equation (2): the gradients that are in, each weighted by |d_i| / |D|."""
         current = self._present(payload)
         if current.closed or not current.sizes:
-            raise Refused("state")
+            raise Denied("state")
         if len(current.given) < self._plan.gradients or current.sum_P is None:
-            raise Refused("few")
+            raise Denied("few")
         total = sum(current.sizes[session] for session in current.given)
         mean_P = current.sum_P / total
         current.closed, current.sum_P = True, None
         return pack(mean_P[None])
 
     def _counts(self, payload: bytes) -> bytes:
-        now = self._round or Round(0)
+        now = self._round or Sitting(0)
         counts = {
             "accepted": dict(self.accepted),
             "refused": dict(self.refused),
@@ -204,14 +204,14 @@ class Enclave:
         }
         return json.dumps(counts, sort_keys=True).encode("ascii")
 
-    def _present(self, payload: bytes) -> Round:
+    def _present(self, payload: bytes) -> Sitting:
         if self._round is None or _number(payload) != self._round.number:
-            raise Refused("round")
+            raise Denied("round")
         return self._round
 
 
 def _number(payload: bytes) -> int:
     if len(payload) != _NUMBER.size:
-        raise Refused("size")
+        raise Denied("size")
     number: int = _NUMBER.unpack(payload)[0]
     return number

@@ -15,8 +15,9 @@ import torch
 from selfsame.config.recipe import Recipe, from_mapping
 from selfsame.data import Federation, load
 from selfsame.deploy.device import Device
+from selfsame.deploy.host import Ask
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Ask, Server
+from selfsame.deploy.server import Server
 from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare

@@ -17,7 +17,8 @@ from selfsame.config.recipe import from_mapping
 from selfsame.data import without_samples
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Spec, decode, encode, glance
-from selfsame.deploy.device import Device, SystemStream, open_samples
+from selfsame.deploy.device import Device, SystemStream
+from selfsame.deploy.guest import open_samples
 from selfsame.deploy.schedule import Terms
 from selfsame.deploy.server import Server
 from selfsame.engine.setup import prepare
@@ -227,6 +228,19 @@ def test_methods_of_another_kind_are_refused_in_one_line(tmp_path, name, why):
     assert not (tmp_path / "server").exists()
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("name", ["mean", "std", "lr"])
+def test_every_number_of_the_terms_is_finite(name, value):
+    terms = Agreement.of(prepare(recipe("fedhide"), digits()), "a run", "exact", True).to_json()
+    if name == "lr":
+        terms["recipe"]["local"]["lr"] = value
+    else:
+        terms[name] = [value]
+    with pytest.raises(SelfsameError, match=name) as caught:
+        Agreement.from_json(terms)
+    assert "\n" not in str(caught.value)
+
+
 def test_private_draws_are_the_systems(tmp_path):
     """Two devices of one seed and one sample set send different proxies; a seeded run repeats them."""
     replies = {}
@@ -234,7 +248,7 @@ def test_private_draws_are_the_systems(tmp_path):
         for copy in "ab":
             pair = Pair(tmp_path / f"{seeded}{copy}", recipe("fedgn"), seeded=seeded).registered()
             reply = pair.device.reply(pair.ask())
-            spec = pair.server._spec
+            spec = pair.server._forms["trained"]
             replies[seeded, copy] = decode(reply, expected=spec).fields["proxy"]
     assert torch.equal(replies[True, "a"], replies[True, "b"])
     assert not torch.isclose(replies[False, "a"], replies[False, "b"]).any()

@@ -10,29 +10,29 @@ import torch
 from loopback import kill_at
 
 from selfsame.deploy.codec import Refused
-from selfsame.deploy.memory import Keep, Kept, digest
+from selfsame.deploy.memory import Keep, Memory, digest
 from selfsame.errors import SelfsameError
 
-FIRST = Kept(
+FIRST = Memory(
     0, digest(b"ask"), b"answer", {"prototype": torch.arange(4.0), "started": torch.tensor([True])}, {"a": [1]}
 )
 SECOND = FIRST.after(1, b"next", b"longer answer", {"prototype": torch.arange(4.0) + 10}, {"b": "c"})
 
 
-def same(a: Kept, b: Kept) -> bool:
+def same(a: Memory, b: Memory) -> bool:
     fields = a.fields.keys() == b.fields.keys() and all(torch.equal(a.fields[k], b.fields[k]) for k in a.fields)
     return fields and (a.turn, a.request, a.reply, a.notes) == (b.turn, b.request, b.reply, b.notes)
 
 
 def test_empty_then_there(tmp_path):
     keep = Keep(tmp_path / "deep" / "node")
-    assert same(keep.read(), Kept())
+    assert same(keep.read(), Memory())
     keep.write(FIRST)
     assert same(Keep(tmp_path / "deep" / "node").read(), FIRST)
     keep.write(SECOND)
     assert same(keep.read(), SECOND) and SECOND.notes == {"a": [1], "b": "c"}
     keep.forget()
-    assert same(keep.read(), Kept())
+    assert same(keep.read(), Memory())
 
 
 def test_modes(tmp_path):
@@ -65,13 +65,28 @@ def test_what_others_may_read_is_refused(tmp_path):
 def test_links_are_not_followed(tmp_path):
     Keep(tmp_path / "node").write(FIRST)
     (tmp_path / "other").symlink_to(tmp_path / "node")
-    with pytest.raises(SelfsameError, match="own"):
+    with pytest.raises(SelfsameError, match="link"):
         Keep(tmp_path / "other")
     (tmp_path / "aim").write_bytes(b"precious")
-    (tmp_path / "node" / "state.safetensors.new").symlink_to(tmp_path / "aim")
-    with pytest.raises(SelfsameError):
-        Keep(tmp_path / "node").write(SECOND)
+    (tmp_path / "aim").chmod(0o600)
+    (tmp_path / "node" / "state.safetensors").unlink()
+    (tmp_path / "node" / "state.safetensors").symlink_to(tmp_path / "aim")
+    for work in (Keep(tmp_path / "node").read, lambda: Keep(tmp_path / "node").write(SECOND)):
+        with pytest.raises(SelfsameError, match="cannot be read"):
+            work()
     assert (tmp_path / "aim").read_bytes() == b"precious"
+
+
+def test_what_a_crash_left_half_written_is_removed(tmp_path):
+    """By this version, and by the one before, which had another name for it."""
+    keep = Keep(tmp_path / "node")
+    keep.write(FIRST)
+    (tmp_path / "aim").write_bytes(b"precious")
+    (tmp_path / "node" / "state.safetensors.new").symlink_to(tmp_path / "aim")
+    (tmp_path / "node" / ".state.safetensors.0123").write_bytes(b"half")
+    with keep.alone():
+        assert {path.name for path in (tmp_path / "node").iterdir()} == {"state.safetensors", "lock"}
+    assert same(keep.read(), FIRST) and (tmp_path / "aim").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 50, "cut", "flip"])

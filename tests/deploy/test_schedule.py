@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsame.config.recipe import from_mapping
-from selfsame.deploy.schedule import Conditions, Phase, Registry, Round, Terms, Verdict, select
+from selfsame.deploy.schedule import Conditions, Decision, Phase, Registry, Round, Terms, select
 from selfsame.engine.turnout import _select, host_generator, np, turnout
 from selfsame.errors import SelfsameError
 
@@ -111,17 +111,17 @@ def test_a_round_without_exceptions_goes_on_at_once():
     assert len(asked) == 6 and round_.waiting_until == 110.0
     assert not set(registry.eligible(105.0)) & set(asked)
     embedded(round_, 101.0, asked[:3])
-    assert round_.embeddings_verdict(101.0) is Verdict.WAIT
+    assert round_.embeddings_decision(101.0) is Decision.WAIT
     embedded(round_, 102.0, asked[5:6])
-    assert round_.embeddings_verdict(102.0) is Verdict.GO_ON
+    assert round_.embeddings_decision(102.0) is Decision.GO_ON
     assert not round_.embeddings.take(asked[4], 103.0)  # num_required are in
     used = round_.embeddings.answered
     assert used == [*asked[:3], asked[5]]
     assert round_.open_answers(103.0, used) == used and round_.waiting_until == 123.0
     for count, node in enumerate(used[:3]):
-        assert round_.answers_verdict(104.0) is Verdict.WAIT, count
+        assert round_.answers_decision(104.0) is Decision.WAIT, count
         assert round_.answers.take(node, 104.0)
-    assert round_.answers_verdict(104.0) is Verdict.GO_ON
+    assert round_.answers_decision(104.0) is Decision.GO_ON
     assert not round_.answers.take(used[3], 105.0)  # rate_p: the fourth is not waited for
     round_.close()
     assert len(registry.eligible(106.0)) == 9
@@ -132,15 +132,15 @@ def test_time_up_before_the_embeddings_goes_to_line_2_and_keeps_the_counter():
     round_ = Round(small(tries=2), registry, 0, 1)
     first = round_.open_embeddings(0.0)
     embedded(round_, 1.0, first[:2])
-    assert round_.embeddings_verdict(9.99) is Verdict.WAIT
-    assert round_.embeddings_verdict(10.0) is Verdict.AGAIN
+    assert round_.embeddings_decision(9.99) is Decision.WAIT
+    assert round_.embeddings_decision(10.0) is Decision.AGAIN
     second = round_.open_embeddings(10.0)
     assert len(second) == 3  # k times the two that are missing
     assert not set(second) & set(first)
     assert round_.waiting_until == 20.0
     embedded(round_, 15.0, first[2:3])  # late for the first selection, in time for the second
     embedded(round_, 16.0, second[:1])
-    assert round_.embeddings_verdict(16.0) is Verdict.GO_ON
+    assert round_.embeddings_decision(16.0) is Decision.GO_ON
 
 
 def test_where_nobody_else_is_there_the_silent_are_asked_again():
@@ -155,8 +155,8 @@ def test_a_round_that_never_gets_its_embeddings_is_given_up():
     round_ = Round(small(tries=2), registered(6), 0, 1)
     round_.open_embeddings(0.0)
     round_.open_embeddings(10.0)
-    assert round_.embeddings_verdict(19.0) is Verdict.WAIT
-    assert round_.embeddings_verdict(20.0) is Verdict.GIVE_UP
+    assert round_.embeddings_decision(19.0) is Decision.WAIT
+    assert round_.embeddings_decision(20.0) is Decision.GIVE_UP
 
 
 def test_nobody_waits_for_those_who_are_gone_where_others_are_there():
@@ -165,9 +165,9 @@ def test_nobody_waits_for_those_who_are_gone_where_others_are_there():
     asked = round_.open_embeddings(0.0)
     for node in asked:
         round_.embeddings.lose(node)
-    assert round_.embeddings_verdict(0.5) is Verdict.WAIT  # somebody may still come
+    assert round_.embeddings_decision(0.5) is Decision.WAIT  # somebody may still come
     registry.register("n6", 0.6)
-    assert round_.embeddings_verdict(0.7) is Verdict.AGAIN
+    assert round_.embeddings_decision(0.7) is Decision.AGAIN
     assert round_.open_embeddings(0.7) == ["n6"]
 
 
@@ -180,9 +180,9 @@ def test_time_up_before_the_gradients(strategy, count):
     nodes = round_.open_answers(0.0, [f"n{i}" for i in range(5)])
     for node in nodes[:count]:
         assert round_.answers.take(node, 20.0)  # at the deadline is in time
-    assert round_.answers_verdict(19.9) is Verdict.WAIT
-    expected = Verdict.GO_ON if strategy == "uc" and count > 2 else Verdict.GIVE_UP
-    assert round_.answers_verdict(20.0) is expected
+    assert round_.answers_decision(19.9) is Decision.WAIT
+    expected = Decision.GO_ON if strategy == "uc" and count > 2 else Decision.GIVE_UP
+    assert round_.answers_decision(20.0) is expected
     assert not round_.answers.take(nodes[4], 20.1)
 
 
@@ -245,7 +245,7 @@ def test_the_same_turnout_as_the_simulator(strategy):
             for at, gone, client in sorted(zip(time, lost, order)):
                 if not gone:
                     round_.embeddings.take(f"n{client}", at)
-            assert round_.embeddings_verdict(2.0) is Verdict.GO_ON
+            assert round_.embeddings_decision(2.0) is Decision.GO_ON
             used = sorted(int(node[1:]) for node in round_.embeddings.answered)
             assert used == expected.client_M.tolist()
             round_.open_answers(0.0, [f"n{i}" for i in used])
@@ -254,7 +254,7 @@ def test_the_same_turnout_as_the_simulator(strategy):
             for at, gone, client in sorted(zip(time, dropped, used)):
                 if not gone:
                     round_.answers.take(f"n{client}", at)
-            going = round_.answers_verdict(1.2) is Verdict.GO_ON
+            going = round_.answers_decision(1.2) is Decision.GO_ON
             alive = {int(node[1:]) for node in round_.answers.answered} if going else set()
             assert alive == set(expected.client_M[expected.alive_M].tolist())
             seen["given up" if not alive else "full" if len(alive) == 6 else "fewer"] += 1
@@ -287,7 +287,7 @@ def test_no_round_outlasts_its_deadlines_and_nobody_is_asked_who_must_not(events
 
     for i in range(8):
         register(f"n{i}", True)
-    round_, begun, result = Round(terms, registry, 0, 3), now, Verdict.WAIT
+    round_, begun, result = Round(terms, registry, 0, 3), now, Decision.WAIT
 
     def fair(asked, deadline):
         for node in asked:
@@ -296,7 +296,7 @@ def test_no_round_outlasts_its_deadlines_and_nobody_is_asked_who_must_not(events
 
     fair(round_.open_embeddings(now), now + 10.0)
     queue = [*events, *[("tick", 0, 8.0)] * 8]
-    while result is Verdict.WAIT and queue:
+    while result is Decision.WAIT and queue:
         what, i, later = queue.pop(0)
         now, node = min(now + later, round_.waiting_until), f"n{i}"
         phase = round_.answers or round_.embeddings
@@ -315,25 +315,25 @@ def test_no_round_outlasts_its_deadlines_and_nobody_is_asked_who_must_not(events
             registry.spent.add(node)
             spent.add(node)
         if round_.answers is None:
-            verdict = round_.embeddings_verdict(now)
-            while verdict is Verdict.AGAIN:
+            verdict = round_.embeddings_decision(now)
+            while verdict is Decision.AGAIN:
                 before = list(round_.embeddings.answered)
                 fair(round_.open_embeddings(now), now + 10.0)
                 assert round_.embeddings.answered == before
-                verdict = round_.embeddings_verdict(now)
-            if verdict is Verdict.GO_ON:
+                verdict = round_.embeddings_decision(now)
+            if verdict is Decision.GO_ON:
                 assert len(round_.embeddings.answered) == required
                 round_.open_answers(now, round_.embeddings.answered)
             else:
                 result = verdict
         if round_.answers is not None:
-            result = round_.answers_verdict(now)
+            result = round_.answers_decision(now)
             counted = len(round_.answers.answered)
-            if result is Verdict.GO_ON:
+            if result is Decision.GO_ON:
                 assert counted == terms.needed or (uc and counted > 2)
-            elif result is Verdict.GIVE_UP:
+            elif result is Decision.GIVE_UP:
                 assert counted < terms.needed and (not uc or counted <= 2)
-    assert result is not Verdict.WAIT
+    assert result is not Decision.WAIT
     assert now - begun <= terms.longest + 1e-9
     round_.close()
     assert set(registry.eligible(now)) == {n for n in until if now < until[n] and ready[n] and n not in spent}

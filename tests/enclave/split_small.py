@@ -7,7 +7,7 @@ import numpy as np
 from selfsame.deploy.split.attest import Policy
 from selfsame.deploy.split.controller import Controller
 from selfsame.deploy.split.participant import Participant
-from selfsame.enclave.mandate import Plan
+from selfsame.enclave.mandate import Mandate
 from selfsame.enclave.session import Enclave
 
 IN, DIM = 5, 3
@@ -27,14 +27,14 @@ def a_plan(**changes):
         "gradient_norm": 1000.0,
         "rounds": 100,
     }
-    return Plan(**(whole | changes))
+    return Mandate(**(whole | changes))
 
 
 class Direct(Controller):
     """A controller whose enclave is an object: quicker than a process, the same frames."""
 
     def __init__(self, plan, **options):
-        self.plan, self.seen, self._lock = plan, [], threading.Lock()
+        self.mandate, self.seen, self._lock = plan, [], threading.Lock()
         self.enclave = Enclave(plan, **options)
 
     def _exchange(self, body):
@@ -63,7 +63,7 @@ class Device(Participant):
 def joined(controller, count, samples=4, plan=None):
     """Devices with open sessions; `samples` is a number or one for each."""
     sizes = [samples] * count if isinstance(samples, int) else samples
-    devices = [Device(plan or controller.plan, seed, size) for seed, size in zip(range(count), sizes)]
+    devices = [Device(plan or controller.mandate, seed, size) for seed, size in zip(range(count), sizes)]
     for device in devices:
         device.session = device.welcome(controller.hello(device.hello(controller.attest(device.nonce))))
     return devices

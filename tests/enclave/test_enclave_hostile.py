@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from split_small import DIM, IN, Direct, a_plan, joined, run_round, weights
 
 from selfsame.deploy.split.controller import Controller
-from selfsame.enclave.message import Ask, Field, Refused, pack, unpack
+from selfsame.enclave.message import Content, Denied, Order, pack, unpack
 from selfsame.enclave.session import Enclave
 
 THOUSAND = 1000
@@ -21,7 +21,7 @@ def messages(kind, controller, devices, rng):
     first, second = devices[0], devices[1]
     emb_BD = first.embed(weights())
 
-    def sealed(text, field=Field.EMBEDDINGS, number=2, by=first):
+    def sealed(text, field=Content.EMBEDDINGS, number=2, by=first):
         return by._channel.seal(field, number, text)
 
     if kind == "malformed":
@@ -43,7 +43,7 @@ def messages(kind, controller, devices, rng):
         for i in range(THOUSAND):
             yield sealed(pack(emb_BD), number=(1, 3, 0, 2**63)[i % 4])
     elif kind == "wrong key":
-        stranger = joined(Direct(controller.plan), len(devices))[0]
+        stranger = joined(Direct(controller.mandate), len(devices))[0]
         for i in range(THOUSAND):
             message = sealed(pack(emb_BD), by=stranger)
             claims = devices[i % 3].session.to_bytes(8, "little")
@@ -136,7 +136,7 @@ def test_hostile_frames_do_not_move_a_round(data):
     for _ in range(4):
         at = data.draw(st.integers(0, len(good) - 1))
         flip = data.draw(st.integers(1, 255))
-        frame = bytes([Ask.SEALED]) + good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]
+        frame = bytes([Order.SEALED]) + good[:at] + bytes([good[at] ^ flip]) + good[at + 1 :]
         assert controller.enclave.handle(frame)[:1] == b"\0"
     assert controller.counts()["embeddings"] == 0
     assert controller.submit(good) is None
@@ -146,7 +146,7 @@ def test_hostile_frames_do_not_move_a_round(data):
 def test_any_bytes_are_a_matrix_of_that_shape_or_refused(text, rows, columns):
     try:
         array = unpack(text, rows, columns, 10.0)
-    except Refused:
+    except Denied:
         return
     assert 1 <= array.shape[0] <= rows and array.shape[1] == columns
     assert np.isfinite(array).all() and (np.linalg.norm(array.astype(float), axis=1) <= 10.0001).all()
@@ -173,7 +173,7 @@ def test_each_rule_of_the_parser():
         (pack(np.full((2, 3), 3e38)), "norm"),
         (pack(np.full((2, 3), 0.6)), "norm"),
     ):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(Denied) as caught:
             unpack(text, 2, 3, 1.0)
         assert caught.value.reason == reason
     assert unpack(pack(np.full((2, 3), 0.5)), 2, 3, 1.0).shape == (2, 3)

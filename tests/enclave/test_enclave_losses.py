@@ -271,7 +271,7 @@ def with_margin(loss, margin):
 
 
 @pytest.mark.parametrize("loss", FLAT, ids=name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(grids(), st.sampled_from((0.5, 1.0, 2.0)), st.sampled_from((0, 32)))
 def test_ties_as_the_formula_has_them(loss, scene, margin, few):
     loss = with_margin(loss, margin)
@@ -279,7 +279,7 @@ def test_ties_as_the_formula_has_them(loss, scene, margin, few):
         assert_same(value_and_derivatives(*scene, loss), plain_loops(*scene, loss), 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(grids(), flat, seeds)
 def test_order_does_not_matter(scene, loss, seed):
     emb, label = scene
@@ -288,7 +288,7 @@ def test_order_does_not_matter(scene, loss, seed):
     assert_same(value_and_derivatives(emb[order], label[order], with_margin(loss, 1.0)), (value, grad[order]), 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, any_loss)
 def test_order_and_names_of_labels_do_not_matter(seed, loss):
     emb, label = scene(seed)
@@ -298,7 +298,7 @@ def test_order_and_names_of_labels_do_not_matter(seed, loss):
     assert_same(value_and_derivatives(emb[order], renamed, loss), (value, grad[order]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, flat, st.floats(-1e6, 1e6))
 def test_a_shift_changes_nothing_and_derivatives_sum_to_zero(seed, loss, shift):
     emb, label = scene(seed)
@@ -307,7 +307,7 @@ def test_a_shift_changes_nothing_and_derivatives_sum_to_zero(seed, loss, shift):
     assert_same(value_and_derivatives(emb + shift, label, loss), (value, grad), 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, any_loss, st.floats(1e-3, 1e3))
 def test_on_the_sphere_length_does_not_matter(seed, loss, factor):
     emb, label = scene(seed)
@@ -318,7 +318,7 @@ def test_on_the_sphere_length_does_not_matter(seed, loss, factor):
     assert_same((again[0], again[1] * factor), (value, grad))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, flat, st.floats(1e-3, 1e3))
 def test_plain_distances_scale_with_their_margin(seed, loss, factor):
     emb, label = scene(seed)

@@ -13,7 +13,7 @@ from split_small import a_plan, joined, run_round, weights
 
 from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.__main__ import serve
-from selfsame.enclave.message import Refused, read_frame, write_frame
+from selfsame.enclave.message import Denied, read_frame, write_frame
 from selfsame.errors import SelfsameError
 
 
@@ -63,13 +63,13 @@ def test_a_thousand_hostile_frames_at_the_door():
             frame = rng.bytes(int(rng.integers(0, 400)))
             try:
                 controller._frame(b"\x05" + frame if rng.random() < 0.5 else b"\xff" + frame)
-            except Refused:
+            except Denied:
                 refused += 1
         assert refused == 1000
         assert sum(controller.counts()["refused"].values()) == 1000
-        with pytest.raises(Refused, match="size"):
+        with pytest.raises(Denied, match="size"):
             controller._frame(bytes(2_000_000))  # longer than any frame of this plan: read past
-        with pytest.raises(Refused, match="frame"):
+        with pytest.raises(Denied, match="frame"):
             controller._frame(b"")
         for device in devices:
             assert controller.submit(device.embeddings(1, device.embed(weights()))) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from split_small import a_plan
 
 from selfsame.enclave import quote
-from selfsame.enclave.mandate import Plan
+from selfsame.enclave.mandate import Mandate
 
 KEY, NONCE, DIGEST = b"k" * 32, b"n" * 32, b"p" * 32
 
@@ -71,7 +71,7 @@ def test_a_plan_is_written_in_one_way():
     data = plan.canonical()
     whole = json.loads(data)
     assert data == json.dumps(whole, sort_keys=True, separators=(",", ":")).encode()
-    assert Plan.read(data) == plan
+    assert Mandate.read(data) == plan
     turned = a_plan(loss=dict(reversed(plan.loss.items())))
     assert turned.digest() == plan.digest() == hashlib.sha256(b"selfsame plan 1\n" + data).digest()
 
@@ -133,16 +133,16 @@ def test_only_the_canonical_form_is_read():
         data + b" " * 70_000,
     ):
         with pytest.raises(ValueError):
-            Plan.read(other)
+            Mandate.read(other)
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_plan_or_a_value_error(data):
     with pytest.raises(ValueError):
-        Plan.read(data)
+        Mandate.read(data)
 
 
 @given(st.floats(1e-9, 1e14), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20).filter(bool))
 def test_what_is_written_is_read(norm, margin, network):
     plan = a_plan(embedding_norm=norm, loss={"margin": margin}, network=network)
-    assert Plan.read(plan.canonical()) == plan
+    assert Mandate.read(plan.canonical()) == plan

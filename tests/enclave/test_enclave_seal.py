@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsame.enclave import seal
-from selfsame.enclave.message import Field, Refused
+from selfsame.enclave.message import Content, Denied
 
 PLAN = bytes(range(32))
 
@@ -23,7 +23,7 @@ def pair(session=5, private=None, plan=PLAN):
 
 
 def refusal(reason, call, *args):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Denied) as caught:
         call(*args)
     assert caught.value.reason == reason
 
@@ -31,70 +31,70 @@ def refusal(reason, call, *args):
 @given(st.binary(max_size=200), st.integers(0, 2**64 - 1))
 def test_what_is_sealed_opens(text, number):
     device, enclave = pair()
-    assert enclave.open(Field.EMBEDDINGS, number, device.seal(Field.EMBEDDINGS, number, text)) == text
-    assert device.open(Field.DERIVATIVES, number, enclave.seal(Field.DERIVATIVES, number, text)) == text
+    assert enclave.open(Content.EMBEDDINGS, number, device.seal(Content.EMBEDDINGS, number, text)) == text
+    assert device.open(Content.DERIVATIVES, number, enclave.seal(Content.DERIVATIVES, number, text)) == text
 
 
 def test_the_text_is_not_in_the_message():
     device, _ = pair()
     text = os.urandom(64)
-    message = device.seal(Field.GRADIENT, 1, text)
+    message = device.seal(Content.GRADIENT, 1, text)
     assert text not in message and text[:8] not in message
     assert len(message) == len(text) + seal.OVERHEAD
 
 
 def test_replayed_and_reordered():
     device, enclave = pair()
-    first, second, third = (device.seal(Field.EMBEDDINGS, 1, b"x") for _ in range(3))
-    enclave.open(Field.EMBEDDINGS, 1, first)
-    refusal("replayed", enclave.open, Field.EMBEDDINGS, 1, first)
-    enclave.open(Field.EMBEDDINGS, 1, third)  # the second was lost on its way: allowed
-    refusal("replayed", enclave.open, Field.EMBEDDINGS, 1, second)
+    first, second, third = (device.seal(Content.EMBEDDINGS, 1, b"x") for _ in range(3))
+    enclave.open(Content.EMBEDDINGS, 1, first)
+    refusal("replayed", enclave.open, Content.EMBEDDINGS, 1, first)
+    enclave.open(Content.EMBEDDINGS, 1, third)  # the second was lost on its way: allowed
+    refusal("replayed", enclave.open, Content.EMBEDDINGS, 1, second)
 
 
 def test_a_later_number_on_an_old_message_does_not_open():
     device, enclave = pair()
-    message = device.seal(Field.EMBEDDINGS, 1, b"x")
-    enclave.open(Field.EMBEDDINGS, 1, message)
-    refusal("seal", enclave.open, Field.EMBEDDINGS, 1, message[:17] + (9).to_bytes(8, "little") + message[25:])
+    message = device.seal(Content.EMBEDDINGS, 1, b"x")
+    enclave.open(Content.EMBEDDINGS, 1, message)
+    refusal("seal", enclave.open, Content.EMBEDDINGS, 1, message[:17] + (9).to_bytes(8, "little") + message[25:])
 
 
 def test_another_round():
     device, enclave = pair()
-    message = device.seal(Field.EMBEDDINGS, 1, b"x")
-    refusal("round", enclave.open, Field.EMBEDDINGS, 2, message)
+    message = device.seal(Content.EMBEDDINGS, 1, b"x")
+    refusal("round", enclave.open, Content.EMBEDDINGS, 2, message)
     moved = message[:9] + (2).to_bytes(8, "little") + message[17:]
-    refusal("seal", enclave.open, Field.EMBEDDINGS, 2, moved)
+    refusal("seal", enclave.open, Content.EMBEDDINGS, 2, moved)
 
 
 def test_another_field():
     device, enclave = pair()
-    message = device.seal(Field.EMBEDDINGS, 1, b"x")
-    refusal("field", enclave.open, Field.GRADIENT, 1, message)
-    refusal("seal", enclave.open, Field.GRADIENT, 1, bytes([Field.GRADIENT]) + message[1:])
+    message = device.seal(Content.EMBEDDINGS, 1, b"x")
+    refusal("field", enclave.open, Content.GRADIENT, 1, message)
+    refusal("seal", enclave.open, Content.GRADIENT, 1, bytes([Content.GRADIENT]) + message[1:])
 
 
 def test_another_session_and_direction():
     private = X25519PrivateKey.generate()
     device, enclave = pair(5, private)
     other, _ = pair(6, private)
-    message = other.seal(Field.EMBEDDINGS, 1, b"x")
-    refusal("session", enclave.open, Field.EMBEDDINGS, 1, message)
-    refusal("seal", enclave.open, Field.EMBEDDINGS, 1, message[:1] + (5).to_bytes(8, "little") + message[9:])
-    device.seal(Field.EMBEDDINGS, 1, b"the welcome had number one")
-    refusal("seal", device.open, Field.EMBEDDINGS, 1, device.seal(Field.EMBEDDINGS, 1, b"back to its sender"))
+    message = other.seal(Content.EMBEDDINGS, 1, b"x")
+    refusal("session", enclave.open, Content.EMBEDDINGS, 1, message)
+    refusal("seal", enclave.open, Content.EMBEDDINGS, 1, message[:1] + (5).to_bytes(8, "little") + message[9:])
+    device.seal(Content.EMBEDDINGS, 1, b"the welcome had number one")
+    refusal("seal", device.open, Content.EMBEDDINGS, 1, device.seal(Content.EMBEDDINGS, 1, b"back to its sender"))
 
 
 def test_every_changed_byte_and_every_cut_is_refused():
     device, enclave = pair()
-    message = device.seal(Field.EMBEDDINGS, 1, b"sixteen bytes ok")
+    message = device.seal(Content.EMBEDDINGS, 1, b"sixteen bytes ok")
     for i in range(len(message)):
-        with pytest.raises(Refused):
-            enclave.open(Field.EMBEDDINGS, 1, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
-        with pytest.raises(Refused):
-            enclave.open(Field.EMBEDDINGS, 1, message[:i])
-    refusal("seal", enclave.open, Field.EMBEDDINGS, 1, message + b"\0")
-    assert enclave.open(Field.EMBEDDINGS, 1, message) == b"sixteen bytes ok"  # none of that moved the channel
+        with pytest.raises(Denied):
+            enclave.open(Content.EMBEDDINGS, 1, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
+        with pytest.raises(Denied):
+            enclave.open(Content.EMBEDDINGS, 1, message[:i])
+    refusal("seal", enclave.open, Content.EMBEDDINGS, 1, message + b"\0")
+    assert enclave.open(Content.EMBEDDINGS, 1, message) == b"sixteen bytes ok"  # none of that moved the channel
 
 
 def test_a_hello_for_another_key_plan_or_nonce():
@@ -105,9 +105,9 @@ def test_a_hello_for_another_key_plan_or_nonce():
     refusal("seal", seal.answer, private, bytes(32), 1, message)
     refusal("seal", seal.answer, private, PLAN, 1, bytes(32) + message[32:])
     for i in range(32, len(message)):
-        with pytest.raises(Refused):
+        with pytest.raises(Denied):
             seal.answer(private, PLAN, 1, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
-        with pytest.raises(Refused):
+        with pytest.raises(Denied):
             seal.answer(private, PLAN, 1, message[:i])
     refusal("seal", seal.answer, private, PLAN, 1, nonce + bytes(80))  # a point of low order
 
@@ -118,9 +118,9 @@ def test_the_same_hello_never_makes_the_same_keys():
     message, secret = seal.hello(key, nonce, PLAN)
     first, welcome = seal.answer(private, PLAN, 1, message)
     second, _ = seal.answer(private, PLAN, 1, message)
-    assert first.seal(Field.DERIVATIVES, 1, bytes(32)) != second.seal(Field.DERIVATIVES, 1, bytes(32))
+    assert first.seal(Content.DERIVATIVES, 1, bytes(32)) != second.seal(Content.DERIVATIVES, 1, bytes(32))
     device = seal.welcomed(key, PLAN, message, secret, welcome)
-    refusal("seal", second.open, Field.EMBEDDINGS, 1, device.seal(Field.EMBEDDINGS, 1, b"x"))
+    refusal("seal", second.open, Content.EMBEDDINGS, 1, device.seal(Content.EMBEDDINGS, 1, b"x"))
 
 
 def test_a_changed_welcome_is_refused():
@@ -129,7 +129,7 @@ def test_a_changed_welcome_is_refused():
     message, secret = seal.hello(key, os.urandom(32), PLAN)
     _, welcome = seal.answer(private, PLAN, 1, message)
     for i in range(len(welcome)):
-        with pytest.raises(Refused):
+        with pytest.raises(Denied):
             seal.welcomed(key, PLAN, message, secret, welcome[:i] + bytes([welcome[i] ^ 1]) + welcome[i + 1 :])
     refusal("size", seal.welcomed, key, PLAN, message, secret, welcome[:-1])
     refusal("seal", seal.welcomed, key, bytes(32), message, secret, welcome)
@@ -153,6 +153,6 @@ def test_keys_by_hand():
     info = b"selfsame keys 1" + said
     up = hmac.new(prk, info + b"\1", hashlib.sha256).digest()
     down = hmac.new(prk, up + info + b"\2", hashlib.sha256).digest()
-    sent = device.seal(Field.EMBEDDINGS, 3, b"up")
+    sent = device.seal(Content.EMBEDDINGS, 3, b"up")
     assert AESGCM(up).decrypt((1).to_bytes(12, "big"), sent[25:], sent[:25]) == b"up"
     assert AESGCM(down).decrypt((1).to_bytes(12, "big"), welcome[65:], welcome[40:65]) == b""

@@ -236,12 +236,12 @@ def test_before_a_round_nothing_is_taken():
 
 def test_a_hello_counts_once_and_needs_its_quote():
     controller = Direct(a_plan())
-    device = Device(controller.plan, 0)
+    device = Device(controller.mandate, 0)
     reply = controller.attest(device.nonce)
     message = device.hello(reply)
     device.welcome(controller.hello(message))
     refused("nonce", controller.hello, message)
-    stranger = Device(controller.plan, 1)
+    stranger = Device(controller.mandate, 1)
     stranger.nonce = device.nonce
     refused("nonce", controller.hello, stranger.hello(reply))
     refused("size", controller.attest, b"short")

@@ -15,8 +15,10 @@ from flwr.clientapp import ClientApp
 
 from selfsame.deploy.codec import Refused, glance
 from selfsame.deploy.flower.envelope import unwrap, wrap
-from selfsame.deploy.flower.keys import private_folder, read_fingerprint
+from selfsame.deploy.flower.keys import read_fingerprint
+from selfsame.deploy.split.agreement import SplitAgreement
 from selfsame.errors import SelfsameError
+from selfsame.files import private_folder, read_text
 
 KNOWN = (
     "samples", "state", "key", "conditions", "owner", "simulate", "agreed", "methods",
@@ -38,12 +40,16 @@ app.train()(train)
 
 
 def is_split(payload: bytes) -> bool:
-    """Whether a message belongs to split rounds; what is neither is refused by the device that gets it."""
+    """Whether a message belongs to split rounds, by its kind or by the format of the terms that it offers.
+
+    What is neither is refused by the device that gets it.
+    """
     try:
         kind, _, said = glance(payload, len(payload))
     except Refused:
         return False
-    return kind in ("embed", "derive") or (kind == "register" and "attested" in said)
+    terms = said.get("agreement")
+    return kind in ("embed", "derive") or (type(terms) is dict and terms.get("format") == SplitAgreement.FORMAT)
 
 
 def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
@@ -70,7 +76,7 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
         return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), **common)
     from selfsame.deploy.split.device import SplitDevice
 
-    collateral = Path(str(config["collateral"])).read_text(encoding="utf-8") if config.get("collateral") else None
+    collateral = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
     return SplitDevice(folder, str(config["samples"]), policy=_policy(config), collateral=collateral, **common)
 
 

@@ -25,6 +25,7 @@ from selfsame.deploy.flower import keys
 from selfsame.deploy.flower.bundle import write_bundle
 from selfsame.deploy.flower.guard import write_guard
 from selfsame.errors import SelfsameError
+from selfsame.files import parse_json, private_folder
 
 HOST = "127.0.0.1"
 CONNECTION = "cluster"
@@ -92,7 +93,7 @@ class Cluster:
     def __init__(self, folder: Path, samples: Sequence[str], extra: Mapping[str, str | bool] | None = None) -> None:
         """`samples` has one entry a node: its folder, or digits:K; `extra` is added to every node's configuration."""
         tool("flower-superlink")
-        self.folder = keys.private_folder(folder.resolve())
+        self.folder = private_folder(folder.resolve())
         self.keys = self.folder / "keys"
         self.mark = f"{os.getpid()}-{os.urandom(8).hex()}"
         self.superlink: subprocess.Popen[bytes] | None = None
@@ -294,8 +295,8 @@ def _json(out: bytes) -> dict[str, Any]:
     text = out.decode("utf-8", "replace")
     start = text.find("{")
     try:
-        found = json.loads(text[start:]) if start >= 0 else {}
-    except json.JSONDecodeError:
+        found = parse_json(text[start:]) if start >= 0 else {}
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

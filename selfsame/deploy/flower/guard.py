@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.deploy.flower.bundle import TEXT
-from selfsame.deploy.flower.keys import private_folder
 from selfsame.errors import SelfsameError
+from selfsame.files import private_folder
 
 FENCED = ("flwr-clientapp", "flwr-serverapp")
 REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.errors import SelfsameError
+from selfsame.files import private_folder, write
 
 AUTHORITY, SERVER = "ca", "server"
 _AUTHORITY_DAYS, _SERVER_DAYS = 3650, 397  # what TLS libraries take from a server without complaint
@@ -28,21 +29,10 @@ def _library() -> Any:
     return x509
 
 
-def private_folder(folder: Path) -> Path:
-    """The folder, made so that nobody else can look in."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-    return folder
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """A new file with its mode from the beginning; one that is there is never written over."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError as error:
-        raise SelfsameError(f"{path}: is there already; keys are never written over, name another folder") from error
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
+def _write(path: Path, content: bytes, private: bool = False) -> None:
+    if os.path.lexists(path):
+        raise SelfsameError(f"{path}: is there already; keys are never written over, name another folder")
+    write(path, content, private=private)
 
 
 def _pair(folder: Path, name: str, ssh: bool = False) -> Any:
@@ -52,7 +42,7 @@ def _pair(folder: Path, name: str, ssh: bool = False) -> Any:
 
     key = ec.generate_private_key(ec.SECP384R1())
     text = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH if ssh else PrivateFormat.PKCS8, NoEncryption())
-    _write(folder / f"{name}.key", text, 0o600)
+    _write(folder / f"{name}.key", text, private=True)
     return key
 
 
@@ -112,12 +102,10 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
     private_folder(folder)
     authority = _pair(folder, AUTHORITY)
     ours = f"selfsame authority {os.urandom(4).hex()}"
-    _write(
-        folder / f"{AUTHORITY}.pem", _certificate(ours, authority, ours, authority, _AUTHORITY_DAYS, (), True), 0o644
-    )
+    _write(folder / f"{AUTHORITY}.pem", _certificate(ours, authority, ours, authority, _AUTHORITY_DAYS, (), True))
     server = _pair(folder, SERVER)
     signed = _certificate(hosts[0], server, ours, authority, _SERVER_DAYS, hosts, False)
-    _write(folder / f"{SERVER}.pem", signed, 0o644)
+    _write(folder / f"{SERVER}.pem", signed)
 
 
 def make_node(folder: Path, name: str) -> None:
@@ -129,7 +117,7 @@ def make_node(folder: Path, name: str) -> None:
         raise SelfsameError(f"device name {name!r}: letters, digits, - and _ only, and not {AUTHORITY} or {SERVER}")
     key = _pair(private_folder(folder), name, ssh=True)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _write(folder / f"{name}.pub", public + b"\n", 0o644)
+    _write(folder / f"{name}.pub", public + b"\n")
 
 
 def fingerprint(public: bytes) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.deploy.flower.cluster import Cluster
-from selfsame.deploy.flower.terms import LOCK, ROUNDS, TROUBLE, read_records
+from selfsame.deploy.flower.terms import LOCK, RUN, TROUBLE
+from selfsame.deploy.folder import MODEL, ROUNDS
 from selfsame.errors import SelfsameError
+from selfsame.files import locked, read_records, read_text
 
 _PAUSE = 0.3
 _BEGIN = 180.0  # seconds in which a submitted run must begin
@@ -29,16 +30,16 @@ class Seen:
 class Watch:
     """One run of a cluster, in the server's folder."""
 
-    def __init__(self, cluster: Cluster, folder: Path, rounds: int) -> None:
-        self.cluster, self.folder, self.rounds = cluster, folder.resolve(), rounds
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder.resolve()
 
     def run(self) -> Iterator[Seen]:
         """Start everything and yield now and then until the last round; raises where it cannot go on."""
         yield Seen(self.round, "starting SuperLink and SuperNodes")
-        if self.round < self.rounds:
+        if not self.done:
             self.cluster.start()
         tries, reached = 0, self.round
-        while self.round < self.rounds:
+        while not self.done:
             if self.round > reached:
                 tries, reached = 0, self.round
             if tries == _AGAIN:
@@ -65,7 +66,7 @@ class Watch:
             at_work = self.at_work()
             begun |= at_work
             yield Seen(self.round, self._describe() if begun else "starting the ServerApp")
-            if not at_work and (begun or time.monotonic() > until or self.round >= self.rounds):
+            if not at_work and (begun or time.monotonic() > until or self.done):
                 return
             link = self.cluster.superlink
             if link is None or link.poll() is not None:
@@ -74,12 +75,13 @@ class Watch:
 
     def at_work(self) -> bool:
         """Whether a ServerApp holds the folder's lock."""
-        with (self.folder / LOCK).open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return True
-            return False
+        with locked(self.folder / LOCK, wait=False) as free:
+            return not free
+
+    @property
+    def done(self) -> bool:
+        """Whether the network of the last round is written, which is the last thing that a server does."""
+        return (self.folder / RUN / MODEL).is_file()
 
     @property
     def round(self) -> int:
@@ -89,12 +91,12 @@ class Watch:
 
     def records(self) -> list[dict[str, Any]]:
         """What the server has written of each round."""
-        return read_records(self.folder / ROUNDS)
+        return read_records(self.folder / RUN / ROUNDS)
 
     def trouble(self) -> str:
         """What the last ServerApp said when it stopped."""
         path = self.folder / TROUBLE
-        text = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+        text = read_text(path).strip() if path.is_file() else ""
         return text.splitlines()[0] if text else f"see {self.cluster.log('superlink')}"
 
     def _describe(self) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.enclave.mandate import Plan
-from selfsame.enclave.message import REASONS, Ask, Refused, packed_size, read_frame, unpack, write_frame
+from selfsame.enclave.mandate import Mandate
+from selfsame.enclave.message import REASONS, Denied, Order, packed_size, read_frame, unpack, write_frame
 from selfsame.errors import SelfsameError
 
 _COMMAND = (sys.executable, "-m", "selfsame.enclave")
@@ -37,17 +37,17 @@ class Controller:
     """
 
     def __init__(
-        self, plan: Plan, command: Sequence[str] = _COMMAND, record: bool = False, limit: float | None = None
+        self, mandate: Mandate, command: Sequence[str] = _COMMAND, record: bool = False, limit: float | None = None
     ) -> None:
-        self.plan = plan
+        self.mandate = mandate
         self.limit: float | None = None
         self.seen: list[bytes] | None = [] if record else None
         self._lock = threading.Lock()
         self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
-            self._frame(plan.canonical())
+            self._frame(mandate.canonical())
             self.limit = limit
-        except Refused as refusal:
+        except Denied as refusal:
             self.close()
             raise SelfsameError(f"enclave: {refusal}") from refusal
         except SelfsameError as error:
@@ -79,31 +79,31 @@ class Controller:
 
     def attest(self, nonce: bytes) -> bytes:
         """The enclave's key and its quote for one device's nonce."""
-        return self._ask(Ask.ATTEST, nonce)
+        return self._ask(Order.ATTEST, nonce)
 
     def hello(self, message: bytes) -> bytes:
         """Relay a device's first message; the welcome goes back to it."""
-        return self._ask(Ask.HELLO, message)
+        return self._ask(Order.HELLO, message)
 
     def forget(self, session: int) -> None:
         """End a session whose registration has run out."""
-        self._ask(Ask.FORGET, _NUMBER.pack(session))
+        self._ask(Order.FORGET, _NUMBER.pack(session))
 
     def begin(self, round: int) -> None:
         """Open a round; one that is still open is given up (strategy AS)."""
-        self._ask(Ask.BEGIN, _NUMBER.pack(round))
+        self._ask(Order.BEGIN, _NUMBER.pack(round))
 
     def submit(self, message: bytes) -> str | None:
         """Relay embeddings or a gradient; None if they were taken, else why not."""
         try:
-            self._frame(bytes([Ask.SEALED]) + message)
-        except Refused as refusal:
+            self._frame(bytes([Order.SEALED]) + message)
+        except Denied as refusal:
             return refusal.reason
         return None
 
     def derive(self, round: int) -> dict[int, bytes]:
         """Derivatives for everybody whose embeddings are in: a sealed message a session."""
-        answer = self._ask(Ask.DERIVE, _NUMBER.pack(round))
+        answer = self._ask(Order.DERIVE, _NUMBER.pack(round))
         (count,), at, messages = _LENGTH.unpack_from(answer), _LENGTH.size, {}
         for _ in range(count):
             (length,) = _LENGTH.unpack_from(answer, at)
@@ -115,31 +115,31 @@ class Controller:
 
     def aggregate(self, round: int) -> NDArray[np.float32]:
         """The weighted mean of the gradients, equation (2), once enough are in; the round ends with it."""
-        answer = self._ask(Ask.AGGREGATE, _NUMBER.pack(round))
-        if len(answer) != packed_size(1, self.plan.parameters):
+        answer = self._ask(Order.AGGREGATE, _NUMBER.pack(round))
+        if len(answer) != packed_size(1, self.mandate.parameters):
             raise SelfsameError("enclave: the aggregate is not of the plan's size")
-        return unpack(answer, 1, self.plan.parameters, float("inf"))[0]
+        return unpack(answer, 1, self.mandate.parameters, float("inf"))[0]
 
     def counts(self) -> dict[str, Any]:
         """What was taken and what was refused, by reason."""
-        counts: dict[str, Any] = json.loads(self._ask(Ask.COUNTS, b""))
+        counts: dict[str, Any] = json.loads(self._ask(Order.COUNTS, b""))
         return counts
 
-    def _ask(self, what: Ask, payload: bytes) -> bytes:
+    def _ask(self, what: Order, payload: bytes) -> bytes:
         try:
             return self._frame(bytes([what]) + payload)
-        except Refused as refusal:
+        except Denied as refusal:
             raise SelfsameError(f"enclave: {what.name.lower()} refused, {refusal}") from refusal
 
     def _frame(self, body: bytes) -> bytes:
-        """One frame to the enclave and its answer; Refused if it says no."""
+        """One frame to the enclave and its answer; Denied if it says no."""
         with self._lock:
             answer = self._exchange(body)
             if self.seen is not None:
                 self.seen += [body, answer]
         if answer[:1] != b"\x01":
             reason = answer[1:].decode("ascii", "replace")
-            raise Refused(reason if reason in REASONS else "internal")
+            raise Denied(reason if reason in REASONS else "internal")
         return answer[1:]
 
     def _exchange(self, body: bytes) -> bytes:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from selfsame.deploy.split.attest import Attested, Policy, check
 from selfsame.enclave import quote
-from selfsame.enclave.mandate import Plan
-from selfsame.enclave.message import Field, Refused, pack, unpack
+from selfsame.enclave.mandate import Mandate
+from selfsame.enclave.message import Content, Denied, pack, unpack
 from selfsame.errors import SelfsameError
 
 try:
@@ -25,12 +25,14 @@ except ImportError as error:
 class Participant:
     """One device and one session; nothing but a nonce leaves it before the quote is proved."""
 
-    def __init__(self, plan: Plan, policy: Policy, collateral: str | None = None, now: float | None = None) -> None:
-        self.plan, self.policy = plan, policy
+    def __init__(
+        self, mandate: Mandate, policy: Policy, collateral: str | None = None, now: float | None = None
+    ) -> None:
+        self.mandate, self.policy = mandate, policy
         self.nonce = os.urandom(seal.SIZE)
         self.attested: Attested | None = None
         self._collateral, self._now = collateral, now
-        self._digest = plan.digest()
+        self._digest = mandate.digest()
         self._said: tuple[bytes, bytes, bytes] | None = None  # the enclave's key, our hello, the secret in it
         self._welcome: bytes | None = None
         self._channel: seal.Channel | None = None
@@ -48,13 +50,17 @@ class Participant:
 
     @staticmethod
     def remembered(
-        plan: Plan, policy: Policy, memory: Mapping[str, Any], collateral: str | None = None, now: float | None = None
+        mandate: Mandate,
+        policy: Policy,
+        memory: Mapping[str, Any],
+        collateral: str | None = None,
+        now: float | None = None,
     ) -> Participant:
         """The session that `memory` wrote: its keys are derived again, its sequence numbers go on.
 
         What was proved then must be accepted by the policy of today.
         """
-        one = Participant(plan, policy, collateral, now)
+        one = Participant(mandate, policy, collateral, now)
         one.nonce = bytes.fromhex(memory["nonce"])
         if memory["attested"]:
             found = memory["attested"]
@@ -89,7 +95,7 @@ class Participant:
         key, message, secret = self._said
         try:
             self._channel = seal.welcomed(key, self._digest, message, secret, reply)
-        except Refused as refusal:
+        except Denied as refusal:
             raise SelfsameError(f"welcome: {refusal}") from refusal
         self._welcome = reply
         return self._channel.session
@@ -101,19 +107,19 @@ class Participant:
 
     def embeddings(self, round: int, emb_BD: NDArray[np.floating]) -> bytes:
         """Step 4: a batch's embeddings, sealed."""
-        return self._open().seal(Field.EMBEDDINGS, round, pack(emb_BD))
+        return self._open().seal(Content.EMBEDDINGS, round, pack(emb_BD))
 
     def derivatives(self, round: int, message: bytes) -> NDArray[np.float32]:
         """Step 6: the loss's derivatives by this device's embeddings."""
         try:
-            text = self._open().open(Field.DERIVATIVES, round, message)
-            return unpack(text, self.plan.samples, self.plan.dim, float("inf"))
-        except Refused as refusal:
+            text = self._open().open(Content.DERIVATIVES, round, message)
+            return unpack(text, self.mandate.samples, self.mandate.dim, float("inf"))
+        except Denied as refusal:
             raise SelfsameError(f"derivatives: {refusal}") from refusal
 
     def gradient(self, round: int, grad_P: NDArray[np.floating]) -> bytes:
         """Step 8: the gradient of this device's parameters, sealed."""
-        return self._open().seal(Field.GRADIENT, round, pack(grad_P[None]))
+        return self._open().seal(Content.GRADIENT, round, pack(grad_P[None]))
 
     def _open(self) -> seal.Channel:
         if self._channel is None:

@@ -19,7 +19,7 @@ from selfsame.config.recipe import Recipe, from_mapping, to_toml
 from selfsame.deploy.flower import terms
 from selfsame.deploy.flower.cluster import Cluster, Node
 from selfsame.deploy.flower.watch import Watch
-from selfsame.deploy.memory import Keep, Kept
+from selfsame.deploy.memory import Keep, Memory
 from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
@@ -111,7 +111,7 @@ class Drill:
         terms.Serving(nodes=nodes, answer_wait=wait, embedding_wait=wait, **chosen).write(server / terms.FILE)
         extra: dict[str, str | bool] = {"simulate": True, "simulated-enclave": True}
         self.cluster = Cluster(folder, [f"digits:{number}" for number in range(nodes)], extra)
-        self.watch = Watch(self.cluster, server, recipe.run.rounds)
+        self.watch = Watch(self.cluster, server)
         self.seen: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.turns: dict[str, list[int]] = defaultdict(list)
         self.begun = 0.0
@@ -177,10 +177,10 @@ class Drill:
 
     # What is private
 
-    def kept(self, number: int) -> Kept:
+    def kept(self, number: int) -> Memory:
         place = Path(str(self.node(number).config["state"]))
         folders = [one for one in place.iterdir() if one.is_dir()] if place.is_dir() else []
-        return Keep(folders[0]).read() if folders else Kept()
+        return Keep(folders[0]).read() if folders else Memory()
 
     def sample(self) -> None:
         """Note what every device keeps now."""

@@ -26,7 +26,7 @@ from flower_harness import Drill, order
 from selfsame.deploy.flower.bundle import TEXT
 from selfsame.deploy.flower.cluster import CONNECTION, tool
 from selfsame.deploy.flower.keys import make_node, make_server
-from selfsame.deploy.flower.terms import read_records
+from selfsame.files import read_records
 
 pytestmark = pytest.mark.deploy
 NODES = 4
@@ -465,7 +465,7 @@ def test_the_command_is_stopped_and_goes_on(tmp_path, name):
         [*command, "up", *options], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )  # fmt: skip
-    records = folder / "server" / "rounds.jsonl"
+    records = folder / "server" / "run" / "rounds.jsonl"
     wait_for(records.is_file, 240)
     assert len(left(folder)) >= 5
     running.send_signal(getattr(signal, name))

@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -24,7 +24,10 @@ from selfsame.config.recipe import from_mapping, to_toml
 from selfsame.deploy.flower import bundle, terms
 from selfsame.deploy.flower.guard import FENCED, REFUSED, check_bundle, fence, write_guard
 from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
+from selfsame.deploy.flower.watch import Watch
+from selfsame.deploy.folder import MODEL, ROUNDS
 from selfsame.errors import SelfsameError
+from selfsame.files import locked
 
 # ---- keys
 
@@ -111,7 +114,7 @@ def test_terms_come_back(tmp_path):
     serving.write(tmp_path / terms.FILE)
     assert terms.Serving.read(tmp_path / terms.FILE) == serving
     assert terms.Serving.read(tmp_path / "none.toml") == terms.Serving()
-    known = terms.Known((1, 28, 28), "uint8", 1000, 900, (0.13,), (0.31,))
+    known = terms.SampleForm((1, 28, 28), "uint8", 1000, 900, (0.13,), (0.31,))
     terms.Serving(samples=known).write(tmp_path / terms.FILE)
     assert terms.Serving.read(tmp_path / terms.FILE) == terms.Serving(samples=known)
 
@@ -119,14 +122,17 @@ def test_terms_come_back(tmp_path):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("nodes = 'x'", "expected int"),
-        ("nose = 1", "unknown 'nose'"),
+        ("nodes = 'x'", "nodes: expected a whole number"),
+        ("nose = 1", "nose: unknown option"),
+        ("answer_wait = inf", "answer_wait: expected a finite number"),
+        ("registration = nan", "registration: expected a finite number"),
         ("nodes =", "deploy.toml"),
-        ("samples = 3", "a table"),
+        ("samples = 3", "samples: expected a table"),
+        ("[samples]\nshape = [1]\nraw = 'uint8'\nclients = 4\nclasses = 4\nmean = [inf]", "mean: expected a list of"),
         ("[samples]\nraw = 'uint8'", "needs shape, clients, classes"),
-        ("[samples]\nshape = 3", "expected a list of numbers"),
-        ("[samples]\nshape = ['a']", "expected a list of numbers"),
-        ("[samples]\nfolder = 'x'", "unknown 'folder'"),
+        ("[samples]\nshape = 3", "expected a list of whole numbers"),
+        ("[samples]\nshape = ['a']", "expected a list of whole numbers"),
+        ("[samples]\nfolder = 'x'", "folder: unknown option"),
     ],
 )
 def test_bad_terms_are_one_line(tmp_path, text, said):
@@ -139,7 +145,7 @@ def test_bad_terms_are_one_line(tmp_path, text, said):
 def test_a_server_without_samples(tmp_path):
     recipe = {"method": {"name": "fedhide"}, "data": {"name": "digits"}, "cohort": {"size": 3}, "run": {"rounds": 1}}
     (tmp_path / "recipe.toml").write_text(to_toml(from_mapping(recipe)))
-    known = terms.Known((1, 12, 12), "uint8", 5, 5)
+    known = terms.SampleForm((1, 12, 12), "uint8", 5, 5)
     terms.Serving(nodes=3, answer_wait=7, samples=known).write(tmp_path / terms.FILE)
     with terms.open_server(tmp_path) as (server, patience, nodes):
         assert (patience, nodes, server.agreement.shape, server.agreement.clients) == (60.0, 3, (1, 12, 12), 5)
@@ -150,13 +156,6 @@ def test_a_round_asks_the_recipes_cohort_or_every_node():
     assert terms.Serving(nodes=7).terms(recipe).required == 5
     recipe = from_mapping({"method": {"name": "fedhide"}, "data": {"name": "digits"}})
     assert terms.Serving(nodes=7).terms(recipe).required == 7
-
-
-def test_records_survive_a_line_that_was_cut_off(tmp_path):
-    path = tmp_path / terms.ROUNDS
-    assert terms.read_records(path) == []
-    path.write_text('{"round": 1, "taken": 2}\n{"round": 1, "taken": 3}\n[]\n{"round": 2, "ta')
-    assert terms.read_records(path) == [{"round": 1, "taken": 3}]
 
 
 # ---- the fence
@@ -249,8 +248,6 @@ class FakeServer:
     rounds: int = 2
     nodes: list = field(default_factory=list)
     told: list = field(default_factory=list)
-    counts: Counter = field(default_factory=Counter)
-    records: list = field(default_factory=list)
     round: int = 0
     waiting: set | None = None
 
@@ -268,13 +265,11 @@ class FakeServer:
         if not self.waiting:
             self.waiting = None
             self.round += 1
-            self.records.append({"seconds": 1.0, "asked": len(self.nodes), "taken": len(self.nodes)})
         return []
 
     def answer(self, node, payload, now):
         self.told.append((node, payload))
         if payload == b"":
-            self.counts["form"] += 1
             self.waiting.discard(node)
             return "form"
         if payload.startswith(b"old"):
@@ -343,25 +338,21 @@ class FakeGrid:
             yield Message(content, reply_to=message)
 
 
-def loop_of(tmp_path, ways, **options):
+def loop_of(ways, **options):
     from flwr.supercore.task_identity import TaskIdentity
 
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
-    from selfsame.deploy.flower.server_app import Journal, Loop
+    from selfsame.deploy.flower.server_app import Loop
 
     clock, server = Clock(), FakeServer()
-    path = tmp_path / terms.ROUNDS
-    loop = Loop(
-        FakeGrid(clock, ways), server, 10.0, options.get("expected", 0), Journal(path, server), clock, clock.pause
-    )
-    return loop, server, path
+    return Loop(FakeGrid(clock, ways), server, 10.0, options.get("expected", 0), clock, clock.pause), server
 
 
-def test_the_loop_hands_on_what_comes_and_says_what_is_lost(tmp_path):
+def test_the_loop_hands_on_what_comes_and_says_what_is_lost():
     pytest.importorskip("flwr")
     from selfsame.deploy.flower.keys import fingerprint
 
-    loop, server, path = loop_of(tmp_path, {1: "well", 2: "error", 3: "other", 4: "old", 5: "more"})
+    loop, server = loop_of({1: "well", 2: "error", 3: "other", 4: "old", 5: "more"})
     loop.run()
     names = [fingerprint(f"key {number}".encode()) for number in (1, 2, 3, 4, 5)]
     assert server.nodes == names  # in the order of the names they were registered with
@@ -370,15 +361,12 @@ def test_the_loop_hands_on_what_comes_and_says_what_is_lost(tmp_path):
     assert server.told.count((names[2], b"")) == 2 and (names[2], "lost") not in server.told
     assert server.told.count((names[3], "lost")) == 2  # its only reply was of another round
     assert (names[4], "lost") not in server.told  # it came too late to count, and is none the worse for it
-    records = terms.read_records(path)
-    assert [(record["round"], record["up"], record["down"]) for record in records] == [(1, 11, 5), (2, 11, 5)]
-    assert records[0]["counts"] == {"form": 1}
 
 
-def test_the_loop_waits_for_nobody(tmp_path):
+def test_the_loop_waits_for_nobody():
     """What a server with deadlines sees of a silent node: nothing, and its clock goes on."""
     pytest.importorskip("flwr")
-    loop, server, _ = loop_of(tmp_path, {1: "well", 2: "never"})
+    loop, server = loop_of({1: "well", 2: "never"})
     for _ in range(60):
         loop.look()
         loop.push()
@@ -387,9 +375,9 @@ def test_the_loop_waits_for_nobody(tmp_path):
     assert loop.clock() >= 60 and server.round == 0 and loop._sent == {}  # what nobody answers is forgotten
 
 
-def test_no_round_before_the_expected_nodes_are_there(tmp_path):
+def test_no_round_before_the_expected_nodes_are_there():
     pytest.importorskip("flwr")
-    loop, server, _ = loop_of(tmp_path, {1: "well"}, expected=2)
+    loop, server = loop_of({1: "well"}, expected=2)
 
     class Enough(Exception):
         pass
@@ -405,28 +393,34 @@ def test_no_round_before_the_expected_nodes_are_there(tmp_path):
     assert server.waiting is None
 
 
-def test_the_journal_goes_on_after_a_crash(tmp_path):
-    pytest.importorskip("flwr")
-    from selfsame.deploy.flower.server_app import Journal
-
-    path = tmp_path / terms.ROUNDS
-    path.write_text('{"round": 1, "taken": 3}\n{"round": 2, "ta')
-    server = FakeServer(round=2)
-    journal = Journal(path, server)
-    assert terms.read_records(path) == [{"round": 1, "taken": 3}, {"round": 2}]  # its checkpoint says so
-    server.round, server.records = 3, [{"seconds": 1.0, "asked": 4, "taken": 4}]
-    journal.note()
-    assert [record["round"] for record in terms.read_records(path)] == [1, 2, 3]
-
-
 def test_a_folder_has_one_server_app(tmp_path):
     pytest.importorskip("flwr")
-    from selfsame.deploy.flower.server_app import only_one
+    from selfsame.deploy.flower.server_app import main
 
-    with only_one(tmp_path), pytest.raises(SelfsameError, match="another ServerApp"), only_one(tmp_path):
-        pass
-    with only_one(tmp_path):
-        pass
+    context = SimpleNamespace(run_config={"folder": str(tmp_path)})
+    with locked(tmp_path / terms.LOCK), pytest.raises(SelfsameError, match="another ServerApp"):
+        main(None, context)
+    with pytest.raises(SelfsameError, match=r"recipe\.toml"):  # it comes further once the other has gone
+        main(None, context)
+    assert "recipe.toml" in (tmp_path / terms.TROUBLE).read_text()
+
+
+# ---- who watches
+
+
+def test_a_run_is_done_when_its_network_is_written(tmp_path):
+    """A record is written before the checkpoint: the last one alone says nothing."""
+    watch = Watch(SimpleNamespace(), tmp_path)
+    assert (watch.round, watch.done, watch.records()) == (0, False, [])
+    (tmp_path / terms.RUN).mkdir()
+    (tmp_path / terms.RUN / ROUNDS).write_text(
+        '{"round": 1, "taken": 2}\n{"round": 2, "taken": 3}\n[]\n{"round": 3, "ta'
+    )
+    assert (watch.round, watch.done) == (2, False)
+    (tmp_path / terms.RUN / MODEL).touch()
+    assert watch.done and not watch.at_work()
+    with locked(tmp_path / terms.LOCK):
+        assert watch.at_work()
 
 
 # ---- a node's configuration

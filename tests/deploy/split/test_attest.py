@@ -14,7 +14,7 @@ from selfsame.deploy.split import attest
 from selfsame.deploy.split.attest import Attested, Policy, check
 from selfsame.deploy.split.participant import Participant
 from selfsame.enclave import quote
-from selfsame.enclave.mandate import Plan
+from selfsame.enclave.mandate import Mandate
 from selfsame.errors import SelfsameError
 
 qvl = pytest.importorskip("dcap_qvl")
@@ -237,7 +237,7 @@ def test_without_the_library_nothing_is_accepted(monkeypatch):
 
 def test_nothing_but_a_nonce_leaves_a_device_before_the_proof(monkeypatch):
     """A genuine quote of somebody else's enclave: no hello, no session, nothing to seal with."""
-    plan = Plan("linear", 3, 15, {}, {"kind": "none"}, 2, 2, 4, 1.0, 1.0, 1)
+    plan = Mandate("linear", 3, 15, {}, {"kind": "none"}, 2, 2, 4, 1.0, 1.0, 1)
     device = Participant(plan, SGX_POLICY, SGX_PROOF, INSIDE)
     sealed = []
     monkeypatch.setattr("selfsame.enclave.seal.hello", lambda *a: sealed.append(a))

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from split_loop import NOISE, a_recipe, digits, reasons
 
-from selfsame.deploy.codec import Message, decode, encode
+from selfsame.deploy.codec import Refused, as_tensor, decode, encode
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.split.agreement import Refused, SplitAgreement, boxed, derived, from_hex, unboxed
+from selfsame.deploy.split.agreement import SplitAgreement, derived, from_hex
 from selfsame.deploy.split.device import SplitDevice
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
@@ -37,7 +38,7 @@ ANY = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_terms_are_read_whole_or_not_at_all(tmp_path_factory, data):
     """One value changed to any other: it is refused in one line, or they are other terms."""
@@ -58,6 +59,19 @@ def test_terms_are_read_whole_or_not_at_all(tmp_path_factory, data):
     assert reasons(device.reply(message)) in (None, "plan", "run", "samples")
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("name", ["mean", "std", "embedding_norm", "gradient_norm", "lr"])
+def test_every_number_of_the_terms_is_finite(name, value):
+    terms = copy.deepcopy(agreed()[0].to_json())
+    if name == "lr":
+        terms["recipe"]["local"]["lr"] = value
+    else:
+        terms[name] = [value] if name in ("mean", "std") else value
+    with pytest.raises(SelfsameError, match=name) as caught:
+        SplitAgreement.from_json(terms)
+    assert "\n" not in str(caught.value)
+
+
 @given(st.recursive(ANY, lambda inner: st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=6))
 def test_what_is_no_agreement_is_one_line(whatever):
     with pytest.raises(SelfsameError, match="agreement"):
@@ -66,13 +80,13 @@ def test_what_is_no_agreement_is_one_line(whatever):
 
 def test_the_plan_says_what_the_terms_say():
     agreement, problem = agreed(**NOISE, margin=0.5)
-    plan = agreement.plan(problem)
+    plan = agreement.mandate(problem)
     assert plan.privacy == {"kind": "gaussian", "drop": 0.0, "clip": 0.5, "scale": 0.5}
     assert plan.loss["margin"] == 0.5 and plan.loss["kind"] == "multi-similarity"
     assert (plan.participants, plan.gradients, plan.samples, plan.rounds) == (4, 3, 5, 2)
     assert (plan.dim, plan.parameters) == (8, problem.model.parameters)
     assert agreement.digest in plan.network
-    assert agreed()[0].plan(agreed()[1]).privacy == {"kind": "none"}
+    assert agreed()[0].mandate(agreed()[1]).privacy == {"kind": "none"}
 
 
 @pytest.mark.parametrize(
@@ -92,22 +106,24 @@ def test_the_least_number_of_gradients(terms, least):
 def test_an_enclave_has_no_sum_of_one():
     problem = prepare(a_recipe(), digits())
     with pytest.raises(SelfsameError, match="at least 2"):
-        SplitAgreement.of(problem, Terms(4, response=0.25), "a run", True).plan(problem)
+        SplitAgreement.of(problem, Terms(4, response=0.25), "a run", True).mandate(problem)
 
 
-@given(st.binary(min_size=1, max_size=200))
+@given(st.binary(max_size=200))
 def test_sealed_bytes_travel_as_they_are(content):
     agreement, problem = agreed()
-    meta, fields = boxed(content)
-    message = decode(encode("derive", 0, {"run": "x"} | meta, fields), expected=derived(agreement.plan(problem)))
-    assert unboxed(message) == content
+    payload = encode("derive", 0, {"run": "x"}, {"sealed": as_tensor(content)})
+    message = decode(payload, expected=derived(agreement.mandate(problem)))
+    assert bytes(message.fields["sealed"].numpy()) == content
 
 
-@pytest.mark.parametrize("length", [-1, 0, 8, 17, 10**9])
-def test_a_length_that_does_not_fit_is_refused(length):
-    message = Message("derive", "x", 0, {"length": length}, {"sealed": torch.zeros(2, dtype=torch.int64)})
-    with pytest.raises(Refused, match="shape"):
-        unboxed(message)
+def test_more_bytes_than_a_gradient_takes_are_refused():
+    agreement, problem = agreed()
+    expected = derived(agreement.mandate(problem))
+    most = expected.fields["sealed"].most
+    for length, why in ((most + 1, "shape"), (2 * expected.most_bytes, "size")):
+        with pytest.raises(Refused, match=why):
+            decode(encode("derive", 0, {"run": "x"}, {"sealed": as_tensor(bytes(length))}), expected=expected)
 
 
 def test_digits_are_hexadecimal():

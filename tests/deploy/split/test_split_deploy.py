@@ -20,8 +20,7 @@ from selfsame.deploy.split.attest import Policy
 from selfsame.deploy.split.controller import Controller
 from selfsame.deploy.split.device import SplitDevice
 from selfsame.deploy.split.server import SplitServer
-from selfsame.engine.plan import Plan as Rounds
-from selfsame.engine.plan import make_plan
+from selfsame.engine.plan import Plan, make_plan
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 
@@ -50,12 +49,12 @@ def as_happened(loop):
     recipe = loop.recipe
     whole = make_plan(recipe, 0, recipe.run.rounds, 4)
     client_TM, alive_TM = whole.client_TM.clone(), torch.zeros_like(whole.alive_TM)
-    for record in loop.server.table():
+    for record in loop.server.records:
         if record["complete"]:
             t = record["round"] - 1
             client_TM[t] = torch.tensor(record["embedded"])
             alive_TM[t] = torch.isin(client_TM[t], torch.tensor(record["answered"]))
-    return Rounds(0, client_TM, alive_TM, whole.lr_T, whole.server_lr_T)
+    return Plan(0, client_TM, alive_TM, whole.lr_T, whole.server_lr_T)
 
 
 def assert_equal(loop, wanted, tolerance=1e-6):
@@ -114,7 +113,7 @@ def test_a_few_of_the_devices_are_asked_as_the_simulator_asks(loop):
     one = loop(a_recipe(rounds=4, cohort={"size": 3}), terms_of(3))
     one.run()
     expected = make_plan(one.recipe, 0, 4, 4).client_TM.tolist()
-    assert [record["embedded"] for record in one.server.table()] == expected
+    assert [record["embedded"] for record in one.server.records] == expected
     assert len({tuple(clients) for clients in expected}) > 1
     assert_equal(one, simulated(one.recipe))
 
@@ -130,7 +129,7 @@ def test_the_network_goes_down_in_half_precision_where_that_is_agreed(loop):
     one.run()
     whole, half = loop(a_recipe()), first(one, "embed").payload
     whole.run()
-    assert len(first(whole, "embed").payload) - len(half) > 1.8 * one.server.plan.parameters
+    assert len(first(whole, "embed").payload) - len(half) > 1.8 * one.server.mandate.parameters
     assert one.server.counts == {"complete": 2}
     assert 1e-7 < float((one.server.state.theta_P - whole.server.state.theta_P).abs().max()) < 1e-3
     with pytest.raises(SelfsameError, match="transport"):
@@ -165,8 +164,8 @@ def losing(one, *lost):
 def test_uc_goes_on_at_the_deadline_with_three(loop):
     one = loop(a_recipe(), terms_of(answer_wait=7.0))
     one.run(deliver=losing(one, ("derive", "node2")))
-    assert [record["answered"] for record in one.server.table()] == [[0, 1, 3]] * 2
-    assert [record["seconds"] for record in one.server.table()] == [7.0, 7.0]
+    assert [record["answered"] for record in one.server.records] == [[0, 1, 3]] * 2
+    assert [record["seconds"] for record in one.server.records] == [7.0, 7.0]
     assert_equal(one, simulated(one.recipe, as_happened(one)))
 
 
@@ -180,8 +179,8 @@ def test_uc_gives_up_with_two(loop):
 
 def test_as_gives_up_with_three_and_its_plan_says_so(loop):
     one = loop(a_recipe(split={"strategy": "as"}), terms_of(strategy="as"))
-    assert one.server.plan.gradients == 4
-    assert loop(a_recipe(), terms_of()).server.plan.gradients == 3
+    assert one.server.mandate.gradients == 4
+    assert loop(a_recipe(), terms_of()).server.mandate.gradients == 3
     one.run(deliver=losing(one, ("derive", "node2")))
     assert one.server.counts["given up"] == 2
 
@@ -189,7 +188,7 @@ def test_as_gives_up_with_three_and_its_plan_says_so(loop):
 def test_response_rate_ends_a_round_early(loop):
     one = loop(a_recipe(split={"response": 0.75}), terms_of(response=0.75))
     one.run()
-    assert [(r["answered"], r["seconds"]) for r in one.server.table()] == [([0, 1, 2], 0.0)] * 2
+    assert [(r["answered"], r["seconds"]) for r in one.server.records] == [([0, 1, 2], 0.0)] * 2
     assert one.server.counts["round"] + one.server.counts["not needed"] == 2
     assert_equal(one, simulated(one.recipe, as_happened(one)))
 
@@ -198,9 +197,9 @@ def test_silent_devices_are_replaced_within_the_deadlines(loop):
     """Three are needed, three are asked, one is silent: the fourth takes its place after the first time-out."""
     one = loop(a_recipe(cohort={"size": 3}), terms_of(3))
     one.run(deliver=losing(one, ("embed", "node1")))
-    assert all(record["embedded"] == [0, 2, 3] for record in one.server.table())
-    assert all(record["seconds"] <= one.terms.longest for record in one.server.table())
-    assert any(record["selections"] == 2 for record in one.server.table())
+    assert all(record["embedded"] == [0, 2, 3] for record in one.server.records)
+    assert all(record["seconds"] <= one.terms.longest for record in one.server.records)
+    assert any(record["selections"] == 2 for record in one.server.records)
     assert_equal(one, simulated(one.recipe, as_happened(one)))
 
 
@@ -210,7 +209,7 @@ def test_a_dead_device_delays_one_round(loop):
     one.run(until=lambda: len(one.server.registry) == 4)
     dead = [(kind, "node1") for kind in ("register", "embed", "derive")]
     one.run(until=lambda: one.server.round == 4, deliver=losing(one, *dead))
-    assert [record["seconds"] for record in one.server.table()] == [10.0, 0.0, 0.0, 0.0]
+    assert [record["seconds"] for record in one.server.records] == [10.0, 0.0, 0.0, 0.0]
     assert one.server.counts["silent"] == 1 and "node1" not in one.server.registry
     one.now += 1000.0
     one.run(until=lambda: "node1" in one.server.registry)
@@ -223,14 +222,14 @@ def test_over_selection_uses_the_first(loop):
     recipe = a_recipe(cohort={"size": 3}, split={"over": 1.3})
     one = loop(recipe, terms_of(3, over=1.3))
     one.run(deliver=losing(one, ("embed", "node0")))
-    assert [(r["embedded"], r["seconds"]) for r in one.server.table()] == [([1, 2, 3], 0.0)] * 2
+    assert [(r["embedded"], r["seconds"]) for r in one.server.records] == [([1, 2, 3], 0.0)] * 2
     assert_equal(one, simulated(one.recipe, as_happened(one)))
 
 
 def test_no_embeddings_at_all_gives_the_round_up_in_time(loop):
     one = loop(a_recipe(rounds=1), terms_of(tries=2))
     one.run(deliver=losing(one, *[("embed", name) for name in one.names]))
-    assert one.server.table()[0]["seconds"] == 20.0 and not one.server.table()[0]["complete"]
+    assert one.server.records[0]["seconds"] == 20.0 and not one.server.records[0]["complete"]
 
 
 def test_a_device_that_is_not_ready_is_not_asked_until_it_is(loop):
@@ -240,7 +239,7 @@ def test_a_device_that_is_not_ready_is_not_asked_until_it_is(loop):
     one.fresh = False
     one.device["node0"] = one.open_device("node0", conditions=file)
     one.run()
-    assert one.server.table()[0]["embedded"] == [1, 2, 3] and one.device["node0"].taken == 0
+    assert one.server.records[0]["embedded"] == [1, 2, 3] and one.device["node0"].taken == 0
 
 
 def test_a_device_that_stops_being_ready_suspends_its_part(loop):
@@ -317,7 +316,7 @@ def test_a_device_that_leaves_and_comes_back_goes_on(loop):
     one.run(until=lambda: one.server.round == 1)
     one.server.begin(one.names[:3], one.now)
     one.run(until=lambda: one.server.round == 2)
-    assert one.server.table()[1]["embedded"] == [0, 1, 2]
+    assert one.server.records[1]["embedded"] == [0, 1, 2]
     one.server.begin(one.names, one.now)
     one.run()
     assert_equal(one, simulated(one.recipe, as_happened(one)))
@@ -332,7 +331,7 @@ def test_a_late_comer_takes_a_free_place_and_one_too_many_is_turned_away(loop):
     )
     one.run()
     assert one.server.counts["full"]
-    assert one.server.table()[0]["embedded"] == [0, 1, 2, 3]
+    assert one.server.records[0]["embedded"] == [0, 1, 2, 3]
 
 
 # The enclave ends
@@ -361,9 +360,9 @@ def test_an_enclave_killed_in_mid_round_costs_that_round(loop, phase):
 
     one.run(deliver=deliver)
     assert killed and len(set(keys)) == 2
-    assert [record["complete"] for record in one.server.table()] == [True, False, True]
+    assert [record["complete"] for record in one.server.records] == [True, False, True]
     assert one.server.counts["enclave ended"] == 1
-    assert one.server.table()[1]["seconds"] <= one.terms.longest
+    assert one.server.records[1]["seconds"] <= one.terms.longest
     assert_equal(one, simulated(one.recipe, as_happened(one)))
     assert [one.device[name].taken for name in one.names] == [3] * 4  # embeddings have left three times
 
@@ -374,7 +373,7 @@ def test_an_enclave_that_hangs_is_ended(loop):
     one.server._enclave.limit = 0.2
     os.kill(one.server._enclave._process.pid, signal.SIGSTOP)
     one.run()
-    assert [record["complete"] for record in one.server.table()] == [False, True]
+    assert [record["complete"] for record in one.server.records] == [False, True]
 
 
 # The server ends
@@ -395,23 +394,63 @@ def test_a_server_that_stops_anywhere_goes_on_from_its_last_round(loop, after):
             return answer
 
         one.run(until=lambda: bool(stop), deliver=deliver)
-    rounds = one.server.table()
+    rounds = one.server.records
     one.reopen_server()
-    assert one.server.table() == rounds
+    assert one.server.records == rounds
     assert one.server.round == len(rounds) + (after in ("embed", "derive"))
     one.run()
-    assert len(one.server.table()) == 4 - (after in ("embed", "derive"))
+    assert len(one.server.records) == 4 - (after in ("embed", "derive"))
     assert_equal(one, simulated(one.recipe, as_happened(one)))
     for name in one.names:  # no embeddings of one round twice
         assert one.device[name].taken <= 4
     assert one.server.state.server["taken"].tolist() == [3 if after == "embed" else 4] * 4
 
 
+def test_a_server_that_stops_in_its_last_round_writes_its_network(loop):
+    """The round that was open is given up, and with it the run is over."""
+    one = loop(a_recipe(rounds=2))
+    one.run(until=lambda: one.server._round is not None and one.server.round == 1)
+    one.reopen_server()
+    assert one.server.done and one.server.counts["given up"] == 1
+    written = load_file(one.folder / "server" / "model.safetensors")
+    views = one.server.problem.model.layout.views(one.server.state.theta_P)
+    assert torch.equal(written["net.conv1.weight"], views["net.conv1.weight"])
+
+
+def test_what_stands_in_a_strangers_folder_is_left_alone(tmp_path):
+    (tmp_path / "recipe.toml").write_text("precious")
+    with pytest.raises(SelfsameError, match="holds no run"):
+        SplitServer(tmp_path, a_recipe(), terms_of(), federation=digits(), enclave=Direct)
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.toml"]
+    assert (tmp_path / "recipe.toml").read_text() == "precious"
+
+
+def test_a_folder_of_the_version_before_goes_on(loop):
+    """It kept client numbers alone, in server.json, and wrote shorter records."""
+    one = loop(a_recipe(rounds=4, server=ADAM))
+    one.run(until=lambda: one.server.round == 2)
+    place = one.folder / "server"
+    saved = json.loads((place / "nodes.json").read_text())
+    (place / "nodes.json").unlink()
+    clients = {node: seat["client"] for node, seat in saved["nodes"].items()}
+    old = saved | {"format": "selfsame-split-server-1", "nodes": clients}
+    (place / "server.json").write_text(json.dumps(old))
+    records = [{k: v for k, v in record.items() if k not in ("down", "up", "counts")} for record in one.server.records]
+    (place / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    one.reopen_server()
+    assert one.server.records == records and one.server.run == saved["run"]
+    assert {node: seat.client for node, seat in one.server.seats.items()} == clients
+    one.run()
+    assert_equal(one, simulated(one.recipe, as_happened(one)))
+    assert one.server.state.server["taken"].tolist() == [4] * 4
+    assert json.loads((place / "nodes.json").read_text())["format"] == "selfsame-server-1"
+
+
 def test_a_folder_of_another_recipe_is_one_line(loop, tmp_path):
     one = loop(a_recipe())
     with pytest.raises(SelfsameError, match="another recipe"):
         SplitServer(one.folder / "server", a_recipe(method={"alpha": 3.0}), one.terms, seeded=True)
-    (one.folder / "server" / "server.json").write_text("[]")
+    (one.folder / "server" / "nodes.json").write_text("[]")
     with pytest.raises(SelfsameError, match="damaged"):
         one.open_server()
 
@@ -456,7 +495,7 @@ def test_whatever_is_lost_late_doubled_or_killed_the_network_is_that_of_the_roun
         else:
             down += one.server.step(one.now)
     assert one.server.done and one.server.counts["complete"] >= 2, one.server.counts
-    assert all(record["seconds"] <= one.terms.longest + 5 for record in one.server.table())  # nobody called it sooner
+    assert all(record["seconds"] <= one.terms.longest + 5 for record in one.server.records)  # nobody called it sooner
     rounds = [glance(payload, 1 << 30)[:2] for _, payload in replies]
     nodes = [node for node, _ in replies]
     assert len(set(zip(nodes, rounds))) == len(replies)  # one answer a device, a phase and a round
@@ -587,10 +626,10 @@ def test_a_spent_device_is_not_selected_and_the_checkpoint_knows(loop):
     recipe = a_recipe(rounds=2, method=NOISE, cohort={"size": 2}, split={"most": 1})
     one = loop(recipe, terms_of(2))
     one.run(until=lambda: one.server.round == 1)
-    used = one.server.table()[0]["embedded"]
+    used = one.server.records[0]["embedded"]
     one.reopen_server()
     one.run()
-    assert set(one.server.table()[1]["embedded"]) == {0, 1, 2, 3} - set(used)
+    assert set(one.server.records[1]["embedded"]) == {0, 1, 2, 3} - set(used)
     assert one.server.counts["device: spent"] == 0  # nobody had to be told
 
 
@@ -693,7 +732,7 @@ def test_bad_terms_are_refused():
         except SelfsameError:
             continue
         with pytest.raises((SelfsameError, TypeError, ValueError)):
-            found.plan(prepare(found.recipe))
+            found.mandate(prepare(found.recipe))
     code = {**good["recipe"], "net": {"name": "os:system", "width": 8}}
     with pytest.raises(SelfsameError, match="run code"):
         SplitAgreement.from_json(good | {"recipe": code})
@@ -763,7 +802,7 @@ def test_a_device_that_lies_is_lost_for_the_round_and_the_others_go_on(loop):
     liar._session = lying.__get__(liar)
     one.run()
     assert one.server.counts["complete"] == 4
-    assert all(1 not in record["embedded"] for record in one.server.table())
+    assert all(1 not in record["embedded"] for record in one.server.records)
     assert {"finite", "shape"} <= set(one.server.counts)
     assert_equal(one, simulated(one.recipe, as_happened(one)))
 
