@@ -80,13 +80,13 @@ class Roc:
         """The highest TPR of a threshold whose FPR is at most this."""
         return float(self.tpr[np.searchsorted(self.fpr, fpr, "right") - 1])
 
-    def min_dcf(self, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+    def min_dcf(self, p_target: float) -> float:
         """The least detection cost over all thresholds, in units of the better of accepting nobody and everybody.
 
-        The cost is c_miss * p_target * FNR + c_fa * (1 - p_target) * FPR; VoxCeleb: p_target 0.01 or 0.05, costs 1.
+        The cost is p_target * FNR + (1 - p_target) * FPR; VoxCeleb takes p_target 0.01 or 0.05.
         """
-        miss, false_accept = c_miss * p_target, c_fa * (1 - p_target)
-        return float(np.min(miss * (1 - self.tpr) + false_accept * self.fpr) / min(miss, false_accept))
+        cost = p_target * (1 - self.tpr) + (1 - p_target) * self.fpr
+        return float(np.min(cost) / min(p_target, 1 - p_target))
 
     def thin(self, points: int = 400) -> Roc:
         """At most `points` of the curve for plotting, its ends among them.
