@@ -80,13 +80,13 @@ class Roc:
         """The highest TPR of a threshold whose FPR is at most this."""
         return float(self.tpr[np.searchsorted(self.fpr, fpr, "right") - 1])
 
-    def min_dcf(self, p_target: float, c_miss: float = 1.0, c_fa: float = 1.0) -> float:
+    def min_dcf(self, p_target: float) -> float:
         """The least detection cost over all thresholds, in units of the better of accepting nobody and everybody.
 
-        The cost is c_miss * p_target * FNR + c_fa * (1 - p_target) * FPR; VoxCeleb: p_target 0.01 or 0.05, costs 1.
+        The cost is p_target * FNR + (1 - p_target) * FPR; VoxCeleb takes p_target 0.01 or 0.05.
         """
-        miss, false_accept = c_miss * p_target, c_fa * (1 - p_target)
-        return float(np.min(miss * (1 - self.tpr) + false_accept * self.fpr) / min(miss, false_accept))
+        cost = p_target * (1 - self.tpr) + (1 - p_target) * self.fpr
+        return float(np.min(cost) / min(p_target, 1 - p_target))
 
     def thin(self, points: int = 400) -> Roc:
         """At most `points` of the curve for plotting, its ends among them.
@@ -112,22 +112,17 @@ class Roc:
 
 def roc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
     """One point for every distinct score."""
-    own, other = np.sort(_side("genuine", genuine)), np.sort(_side("impostor", impostor))
-    # Both sides are sorted on their own and merged: several times as fast as sorting all with their places.
-    total = len(own) + len(other)
-    is_own = np.zeros(total, bool)
-    is_own[np.searchsorted(other, own) + np.arange(len(own))] = True
-    score = np.empty(total, np.result_type(own, other))
-    score[is_own], score[~is_own] = own, other
-    is_own, score = is_own[::-1], score[::-1]  # highest first
-    change = np.ones(total + 1, bool)
-    np.not_equal(score[1:], score[:-1], out=change[1:-1])
-    accepted = np.flatnonzero(change)  # trials at each distinct threshold: equal scores are accepted together
-    so_far = np.zeros(total + 1, np.int64)
-    np.cumsum(is_own, out=so_far[1:])
-    threshold = np.full(len(accepted), np.inf)
-    threshold[1:] = score[accepted[1:] - 1]
-    return Roc(so_far[accepted], accepted - so_far[accepted], threshold)
+    own, other = _side("genuine", genuine), _side("impostor", impostor)
+    score = np.concatenate([own, other])
+    order = np.argsort(score)[::-1]
+    score = score[order]
+    last = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)  # of each run of equal scores
+    accepted = np.cumsum(order < len(own), dtype=np.int64)[last]
+    return Roc(
+        genuine=np.append(0, accepted),
+        impostor=np.append(0, last + 1 - accepted),
+        threshold=np.append(np.inf, score[last].astype(np.float64)),
+    )
 
 
 def corners(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
