@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test fuzz bench clean
 
 demo: $(VENV)/.demo ## train the methods on embedded data, print one table, write a report
 	$(RUN) -m selfsame compare --data digits
@@ -13,6 +13,10 @@ test: $(VENV)/.test ## lint, types and the whole test suite
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest -n 2
+
+fuzz: $(VENV)/.test ## the property tests again and again, each time on new cases
+	for round in $$(seq $${ROUNDS:-20}); do \
+	  echo "round $$round"; SELFSAME_CASES=fuzz $(RUN) -m pytest -n 2 -m hypothesis || exit 1; done
 
 bench: $(VENV)/.demo ## the benchmarks that run on this machine
 	$(RUN) bench/engines.py

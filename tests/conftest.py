@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)  # the tests are many and small, and the machine is shared
 
 # `make test` draws the same cases everywhere and times nothing; `make fuzz` draws new ones.
-settings.register_profile(
-    "suite", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.register_profile("fuzz", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fuzz", print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("SELFSAME_CASES", "suite"))
+
+
+if not torch.cuda.is_available():  # read where a kernel is defined, Triton's own among them: before its first import
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +26,4 @@ def kernel_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     pytest.importorskip("triton", reason="neither CUDA nor Triton is here to run the kernels")
-    with pytest.MonkeyPatch.context() as patch:  # a kernel is interpreted if this is set when it is defined
-        patch.setenv("TRITON_INTERPRET", "1")
-        import selfsame.methods.neighbours_cuda
-        import selfsame.nets.fast.kernels  # noqa: F401
     return "cpu"

@@ -267,7 +267,7 @@ DROPS = st.floats(0, 0.999)
 
 
 @given(SIZES, SIZES, DROPS, st.floats(1, 10), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_closed_forms_are_monotone(clip, scale, drop, more, samples, rounds):
     exchange = Exchange(samples, 3)
     steady = 1 + 1e-9  # rounding
@@ -291,7 +291,7 @@ def test_closed_forms_are_monotone(clip, scale, drop, more, samples, rounds):
 
 @composing
 @given(st.sampled_from([Laplace, Gaussian]), st.floats(1e-3, 1.0), st.floats(0.05, 0.95), st.integers(1, 200))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_composition_is_monotone(make, clip, drop, rounds):
     exchange = Exchange(2, 2, "sample")
     epsilon = composed_epsilon(make(clip, 1.0, drop), exchange, rounds, DELTA)

@@ -163,16 +163,15 @@ def test_plain_norm_equals_torch(relu, added, more):
     check_norm(plain, CASES[0], relu, added, more, "cpu", torch.float64, 1e-12)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("more", [True, False])
 @pytest.mark.parametrize("added", [True, False])
 @pytest.mark.parametrize("relu", [True, False])
-def test_kernels_equal_torch(case, relu, added, more):
+def test_kernels_equal_torch(kernel_device, case, relu, added, more):
     from selfsame.nets.fast import kernels
 
-    check_norm(kernels, case, relu, added, more, "cuda", torch.float32, 1e-5)
-    check_norm(kernels, case, relu, added, more, "cuda", torch.bfloat16, 2e-2)
+    check_norm(kernels, case, relu, added, more, kernel_device, torch.float32, 1e-5)
+    check_norm(kernels, case, relu, added, more, kernel_device, torch.bfloat16, 2e-2)
 
 
 THIN = [(16, 32, 32, 8), (32, 16, 16, 8), (16, 5, 5, 8), (16, 7, 10, 16), (16, 68, 66, 2)]  # C, H, W, G before it
@@ -206,16 +205,15 @@ def check_thin(ops, case, device: str, dtype: torch.dtype, tolerance: float):
         assert (mine.double() - exact.double()).abs().max() <= tolerance * exact.abs().max()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
 @pytest.mark.parametrize("case", THIN)
-def test_kernels_read_thin_shortcuts(case):
+def test_kernels_read_thin_shortcuts(kernel_device, case):
     from selfsame.nets.fast import kernels
 
-    check_thin(kernels, case, "cuda", torch.float32, 1e-5)
-    check_thin(kernels, case, "cuda", torch.bfloat16, 2e-2)
+    check_thin(kernels, case, kernel_device, torch.float32, 1e-5)
+    check_thin(kernels, case, kernel_device, torch.bfloat16, 2e-2)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernels need CUDA")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="bfloat16 on CUDA against the module")
 @pytest.mark.parametrize("kind", ["projected", "thin", "large stem", "standardised"])
 @pytest.mark.parametrize("nets", [1, 3])
 def test_network_on_cuda_equals_the_module(nets, kind):
