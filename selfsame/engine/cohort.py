@@ -18,7 +18,7 @@ from selfsame.engine.optimisers import Update
 from selfsame.engine.plan import Start, Turn
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks import shards
-from selfsame.engine.settle import Work, derivatives, moved, normalised, over, own_loss
+from selfsame.engine.settle import LocalWork, derivatives, moved, normalised, over, own_loss
 from selfsame.engine.state import State
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.methods.wire import finite_rows
@@ -74,8 +74,8 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
 
 
 def _of_all_ranks(
-    problem: Problem, work: Work, who: Cohort, everyone: Cohort
-) -> tuple[Work, Callable[[], Update] | None]:
+    problem: Problem, work: LocalWork, who: Cohort, everyone: Cohort
+) -> tuple[LocalWork, Callable[[], Update] | None]:
     """The whole cohort's work from this rank's, and what waits for the sum of the updates.
 
     A rank's update is weighted within its share. Times the share's weight it can be summed, and divided by the weight
@@ -119,7 +119,7 @@ def _counts(problem: Problem, who: Cohort) -> Tensor | None:
     return problem.federation.count_N[who.client_M] if problem.recipe.cohort.weights == "samples" else None
 
 
-def _fused_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> Work:
+def _fused_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> LocalWork:
     """One pass: forward everything, differentiate each client's own loss, pull the weighted derivatives back."""
     model = problem.model
     (batch,) = batches
@@ -148,7 +148,7 @@ def _latest(before: tuple[Tensor, Batch], now: tuple[Tensor, Batch], active_M: T
     return choose(emb, old_emb), chosen
 
 
-def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> Work:
+def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> LocalWork:
     """Each client trains its own replica of the network for as many steps as it has batches."""
     model, method, who, sent = problem.model, problem.method, start.who, start.sent
     if method.federated:
@@ -185,7 +185,7 @@ def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterab
     stays, leaves = problem.tools.report(mine, sent, who, emb_MBD, batch.mask_MB, reports)
     good_M = batch.sound_M & finite_rows(loss_M, theta_MP, *stays.values(), *leaves.values())
     weight_M = normalised(who, good_M, start.count_M, model.dtype)
-    work = Work(loss_M / steps_M.clamp(min=1), mine, stays, leaves, weight_M)
+    work = LocalWork(loss_M / steps_M.clamp(min=1), mine, stays, leaves, weight_M)
     if state.alone_NP is not None:
         return replace(work, alone_MP=theta_MP)
     change_MP = torch.where((weight_M > 0)[:, None], start_MP - theta_MP, 0)

@@ -14,7 +14,7 @@ from selfsame.engine import optimisers
 from selfsame.engine.batches import Batch, Sampler, draw_ahead, local_batches, step_batch
 from selfsame.engine.model import Model
 from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.settle import Work, settle
+from selfsame.engine.settle import LocalWork, settle
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.streams import Stream
 
@@ -24,7 +24,7 @@ class Tools:
     """The pure pieces of a round that gain from compilation: as they are, or compiled."""
 
     draw: Callable[..., Batch]
-    settle: Callable[..., tuple[Work, Tensor, list[Tensor]]]
+    settle: Callable[..., tuple[LocalWork, Tensor, list[Tensor]]]
     loss: Callable[..., Tensor]
     report: Callable[..., tuple[Fields, Fields]]
     server_step: Callable[..., None]

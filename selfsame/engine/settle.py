@@ -22,7 +22,7 @@ OwnLoss = Callable[[Tensor, Fields, Fields], Tensor]  # of embeddings, learned f
 
 
 @dataclass(frozen=True)
-class Work:
+class LocalWork:
     """What the clients' local training comes to."""
 
     loss_M: Tensor
@@ -82,7 +82,7 @@ def over(value_M: Tensor, like: Tensor) -> Tensor:
 
 def settle(
     method: LocalLoss, seed: int, start: Start, batch: Batch, emb_MBD: Tensor, head: Fields
-) -> tuple[Work, Tensor, list[Tensor]]:
+) -> tuple[LocalWork, Tensor, list[Tensor]]:
     """(the work of a single step, its weighted derivatives in the embeddings and, flat, in the head)."""
     who, mask_MB = start.who, batch.mask_MB
     each_head = {name: value.expand(len(who.client_M), *value.shape) for name, value in head.items()}
@@ -101,4 +101,4 @@ def settle(
         return torch.where(over(weight_M > 0, grad), grad * over(weight_M, grad), 0)
 
     tail = [weighted(grad).sum(0).reshape(-1) for grad in head_grad.values()]
-    return Work(loss_M, mine, stays, leaves, weight_M), weighted(emb_grad), tail
+    return LocalWork(loss_M, mine, stays, leaves, weight_M), weighted(emb_grad), tail

@@ -43,7 +43,7 @@ def sharded(problem: Problem) -> str | None:
 
 
 def _block(ranks: Ranks, rows: int) -> int:
-    """Rows of a block; the last ranks may have fewer, or none."""
+    """RoundRows of a block; the last ranks may have fewer, or none."""
     return -(-rows // ranks.size)
 
 
@@ -88,7 +88,7 @@ def common(problem: Problem, state: State) -> Fields:
 
 
 @dataclass(eq=False)
-class Rows:
+class RoundRows:
     """The rows of a round's classes and the block that this rank has of all: what `absorb_blocks` is given."""
 
     ranks: Ranks
@@ -122,7 +122,7 @@ class Rows:
         return self.ranks.stack(name, value)
 
 
-def fetch(problem: Problem, state: State, everyone: Cohort) -> Rows | None:
+def fetch(problem: Problem, state: State, everyone: Cohort) -> RoundRows | None:
     """The rows of the round's classes from whoever owns them; None where the table is whole."""
     name, ranks = sharded(problem), problem.ranks
     if name is None:
@@ -131,7 +131,7 @@ def fetch(problem: Problem, state: State, everyone: Cohort) -> Rows | None:
     rows_MD = _fetch(ranks, block_BD, state.rows, class_M)
     place_M = torch.searchsorted(class_M.sort().values, class_M)
     few = {name: torch.zeros_like(rows_MD).index_copy_(0, place_M, rows_MD)}
-    return Rows(ranks, state.rows, ranks.rank * _block(ranks, state.rows), block_BD, few, class_M, place_M)
+    return RoundRows(ranks, state.rows, ranks.rank * _block(ranks, state.rows), block_BD, few, class_M, place_M)
 
 
 def _owned(ranks: Ranks, rows: int, row_X: Tensor) -> tuple[Tensor, Tensor]:
