@@ -91,9 +91,8 @@ class Model:
         sizes = zip(self.layout.names, self.layout.shapes, strict=True)
         shapes = {name.removeprefix("net."): shape for name, shape in sizes if name.startswith("net.")}
         self.size = sum(shape.numel() for shape in shapes.values())  # of the network in theta, without the head
-        self.passes: Passes | None = passes_for(
-            net, shapes, self.device, self.autocast, machine.compile, machine.graphs
-        )
+        wanted = machine.compile or machine.graphs
+        self.passes: Passes | None = passes_for(net, shapes, self.device, self.autocast) if wanted else None
         compiled = self.compiled and self.passes is None
         self._fast = torch.compile(self.embed_eager, dynamic=False) if compiled else self.embed_eager
 
@@ -114,7 +113,7 @@ class Model:
     def embed_eager(self, theta_P: Tensor, x: Tensor) -> Tensor:
         """Embeddings (S, D) of samples (S, *shape)."""
         wanted = x.requires_grad or theta_P.requires_grad
-        if self.passes is not None and self.passes.everywhere and not wanted:
+        if self.passes is not None and not wanted:  # training and evaluation have the same arithmetic
             return self.passes.forward(theta_P[None], x[None])[0][0]
         views = self.net_views(theta_P)
         if torch._C._functorch.maybe_current_level() is not None:  # vmap knows one memory format only
@@ -130,7 +129,7 @@ class Model:
 
         These come as pieces in theta's order, some in the lower precision in which they were computed.
         """
-        passes = self._written_out(x_MB, 1)
+        passes = self.passes
         if passes is not None:
             emb_1SD, done = passes.forward(theta_P.detach()[None], x_MB.flatten(0, 1)[None])
             return emb_1SD[0].unflatten(0, x_MB.shape[:2]), lambda pull_MBD: [
@@ -158,19 +157,14 @@ class Model:
             return count
         return min(count, max(_LEAST, _CACHED // max(1, x_MB[0, 0].numel())))
 
-    def _written_out(self, x_MB: Tensor, nets: int) -> Passes | None:
-        """The passes that run these samples through so many networks, if some are written out for that."""
-        return self.passes if self.passes is not None and self.passes.takes(x_MB, nets) else None
-
     def embed_each(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """A network for each client: (M, B, D), stacked replicas under vmap.
 
         On the CPU, clients with much to compute run one after another: there is little to gain from stacking them, and
         convolutions in groups are slow.
         """
-        passes = self._written_out(x_MB, len(x_MB))
-        if passes is not None and not theta_MP.requires_grad:
-            return passes.forward(theta_MP, x_MB)[0]
+        if self.passes is not None and not theta_MP.requires_grad:
+            return self.passes.forward(theta_MP, x_MB)[0]
         if self.device.type == "cpu" and x_MB[0].numel() >= _ALONE:
             each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
             return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
@@ -178,7 +172,7 @@ class Model:
 
     def embed_each_and_back(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Embeddings (M, B, D), and what turns derivatives in them into those in the network's part of each theta."""
-        passes = self._written_out(x_MB, len(x_MB))
+        passes = self.passes
         if passes is not None:
             emb_MBD, done = passes.forward(theta_MP.detach(), x_MB)
             return emb_MBD, lambda pull_MBD: _joined(passes.backward(done, pull_MBD), self.dtype)

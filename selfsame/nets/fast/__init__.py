@@ -7,9 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from selfsame.nets.fast.lenet_cpu import WrittenLeNet
 from selfsame.nets.fast.resnet_cuda import FusedResNet
-from selfsame.nets.lenet import LeNet
 from selfsame.nets.resnet import ResNet
 
 
@@ -18,11 +16,6 @@ class Passes(Protocol):
 
     The module is the definition, and the oracle of the tests.
     """
-
-    everywhere: bool  # also where no derivative is wanted
-
-    def takes(self, x_MB: Tensor, nets: int) -> bool:
-        """Whether so many networks should run samples of this shape here."""
 
     def forward(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Any]:
         """Embeddings (M, B, D), and what `backward` needs."""
@@ -35,21 +28,13 @@ class Passes(Protocol):
 
 
 def passes_for(
-    net: nn.Module,
-    shapes: dict[str, torch.Size],
-    device: torch.device,
-    autocast: torch.dtype | None,
-    compile: bool,
-    graphs: bool,
+    net: nn.Module, shapes: dict[str, torch.Size], device: torch.device, autocast: torch.dtype | None
 ) -> Passes | None:
     """The written-out passes of a network on a device, if there are any.
 
     `shapes` are those of the network's tensors, in the order in which they lie in theta.
     """
-    low = device.type == "cuda" and autocast == torch.bfloat16 and (compile or graphs)
+    low = device.type == "cuda" and autocast == torch.bfloat16
     if low and isinstance(net, ResNet) and FusedResNet.fits(net):
         return FusedResNet(net, shapes)
-    plain = device.type == "cpu" and autocast is None and not compile
-    if plain and isinstance(net, LeNet) and WrittenLeNet.fits(net):
-        return WrittenLeNet(net, shapes)
     return None

@@ -61,8 +61,6 @@ class _Pass:
 class FusedResNet:
     """Runs a `ResNet` whose parameters lie in theta: matrices first, then vectors, kernels channels-last."""
 
-    everywhere = True  # the arithmetic of a run is the same in training and evaluation
-
     def __init__(
         self, net: ResNet, shapes: dict[str, torch.Size], ops: Any = None, low: torch.dtype = torch.bfloat16
     ) -> None:
@@ -112,9 +110,6 @@ class FusedResNet:
             return False
         norms = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
         return all(m.affine and supported(m.num_channels, m.num_groups) for m in norms)
-
-    def takes(self, x_MB: Tensor, nets: int) -> bool:
-        return True
 
     def forward(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, list[_Pass]]:
         """Embeddings (M, B, D) of images (M, B, C, H, W), and what the backward pass needs of each network."""
