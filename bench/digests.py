@@ -24,6 +24,7 @@ METHODS = (
     "positive-only", "fixed", "softmax", "deepsvdd", "fedaws", "feduv", "feduv-negative", "fedmetric", "fedmetric-pos",
     "fedmetric-true", "fedhide", "fedgn", "fedcs", "fdml", "fl-traditional",
 )  # fmt: skip
+SEEDED = ("feduv", "feduv-negative")  # whose secrets otherwise come from the system
 ROUNDS = 20
 UNTIMED = ("seconds",)  # of a record
 
@@ -40,7 +41,8 @@ def train(method: str, folder: Path, settings: list[str]) -> None:
     """One run in its own process."""
     command = [sys.executable, "-m", "selfsame", "train", method, "--data", "digits", "--rounds", str(ROUNDS)]
     command += ["--engine", "reference", "--precision", "float64", "--out", str(folder), "--quiet"]
-    for setting in ("run.eval_every=10", *settings):
+    seeded = ["secrets=seeded"] if method in SEEDED else []
+    for setting in ("run.eval_every=10", *seeded, *settings):
         command += ["--set", setting]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
