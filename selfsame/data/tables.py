@@ -16,6 +16,7 @@ from selfsame.data.formats.csv_table import CsvTable, listed, read_csv
 from selfsame.data.people import Division, Ints, SplitOptions, by_people, split_people
 from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
+from selfsame.fields import one_of
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ class TableOptions(SplitOptions):
 
 def federate_table(name: str, file: Path, options: TableOptions) -> Federation:
     """The federation of a CSV file."""
-    if options.missing not in ("error", "drop", "mean"):
-        raise SelfsameError(f"{name}: missing must be error, drop or mean, got {options.missing!r}")
-    options.check(name)
+    one_of(f"{name}: missing", options.missing, ("error", "drop", "mean"))
     user = options.user
 
     def choose(header: Sequence[str]) -> list[str]:

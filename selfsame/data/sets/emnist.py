@@ -11,6 +11,7 @@ from selfsame.data.formats.idx import IdxFolder, part_files
 from selfsame.data.formats.lists import read_lines
 from selfsame.data.images import ClassOptions, federate
 from selfsame.errors import SelfsameError
+from selfsame.fields import one_of
 
 # The number of classes, and the label of the first.
 SPLITS = {
@@ -32,8 +33,7 @@ WANTS = (
 
 def load_emnist(path: Path, options: ClassOptions, *, split: str = "balanced") -> Federation:
     """One class a character of the chosen split; the last `held_out` classes are unseen."""
-    if split not in SPLITS:
-        raise SelfsameError(f"emnist: split must be one of {', '.join(SPLITS)}, got {split[:40]!r}")
+    one_of("emnist: split", split, SPLITS)
     classes, first = SPLITS[split]
     folder = IdxFolder(path, _FOLDERS)
     train, test = (folder.read_part(f"emnist-{split}-{part}", WANTS, classes, first) for part in ("train", "test"))

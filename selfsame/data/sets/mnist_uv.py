@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selfsame.data.dataset import DataSet, within
+from selfsame.data.dataset import DataSet, bounded
 from selfsame.data.federation import Federation, Held
 from selfsame.data.formats.idx import IdxFolder, read_idx, read_images
 from selfsame.data.formats.mat import read_matlab
@@ -26,6 +26,7 @@ from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
 
 _DIGITS = (2, 3, 4, 5)
+_MOST = 100_000_000  # people, or examples of each
 _MATLAB = ("emnist-byclass.mat", "emnist-digits.mat")
 _FOLDERS = (".", "raw", "MNIST/raw", "QMNIST/raw", "matlab")
 _FILES = (
@@ -43,6 +44,18 @@ WANTS = (
 
 
 @dataclass(frozen=True)
+class WriterOptions(SplitOptions):
+    """The sizes of FedUV, which any number of writers may have."""
+
+    people: int = bounded(1000, 2, _MOST)
+    held_out: int = bounded(1000, 0, _MOST)
+    train: int = bounded(50, 1, _MOST)
+    validation: int = bounded(15, 0, _MOST)
+    test: int = bounded(15, 1, _MOST)
+    unseen_samples: int = bounded(15, 2, _MOST)
+
+
+@dataclass(frozen=True)
 class Digits:
     """Handwritten digits and who wrote them."""
 
@@ -52,16 +65,13 @@ class Digits:
     source: str
 
 
-def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
+def load_mnist_uv(path: Path, options: WriterOptions) -> Federation:
     """At most `people` writers with 50, 15 and 15 examples each, and at most `held_out`, or half of all, unseen ones.
 
     A writer's images of each digit are divided first and then combined, so no image is in two parts; the examples of a
     part differ, but may share images. Those of an unseen writer share none, so that no trial is easy for that reason.
     """
     train, validation, test, seed = options.train, options.validation, options.test, options.seed
-    within("mnist_uv", 2, 100_000_000, people=options.people, unseen_samples=options.unseen_samples)
-    within("mnist_uv", 1, 100_000_000, train=train, test=test)
-    within("mnist_uv", 0, 100_000_000, held_out=options.held_out, validation=validation, trials=options.trials)
     digits = read_digits(path)
     writers, writer = np.unique(digits.writer, return_inverse=True)
     count_WD = np.stack([np.bincount(writer[digits.digit == d], minlength=len(writers)) for d in _DIGITS], 1)
@@ -124,9 +134,8 @@ def faults(path: Path) -> Iterator[str]:
     return IdxFolder(path, _FOLDERS).faults(_FILES)
 
 
-_DEFAULTS = SplitOptions(people=1000, held_out=1000, train=50, validation=15, test=15, unseen_samples=15)
 MNIST_UV = DataSet(
-    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=faults, shared=_DEFAULTS, fixed=("least",)
+    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=faults, shared=WriterOptions(), fixed=("least",)
 )
 
 
