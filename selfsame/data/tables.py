@@ -81,20 +81,15 @@ def prepared(
 def matching(name: str, header: Sequence[str], columns: str, without: str) -> list[str]:
     """The columns that are asked for and not left out, in the header's order; a name that matches none is refused."""
     wanted, unwanted = ([part.strip() for part in text.split(",") if part.strip()] for text in (columns, without))
+
+    def met(pattern: str) -> set[str]:
+        return {column for column in header if column == pattern or fnmatchcase(column, pattern)}
+
     for option, patterns in (("columns", wanted), ("without", unwanted)):
         for pattern in patterns:
-            if not any(_matches(column, pattern) for column in header):
+            if not met(pattern):
                 raise SelfsameError(f"{name}: {option}: no column {pattern!r}; the columns are: {listed(header)}")
-    chosen = [
-        column
-        for column in header
-        if any(_matches(column, pattern) for pattern in wanted)
-        and not any(_matches(column, pattern) for pattern in unwanted)
-    ]
+    chosen = set().union(*map(met, wanted)).difference(*map(met, unwanted))
     if not chosen:
         raise SelfsameError(f"{name}: columns and without leave no column of: {listed(header)}")
-    return chosen
-
-
-def _matches(column: str, pattern: str) -> bool:
-    return column == pattern or fnmatchcase(column, pattern)
+    return [column for column in header if column in chosen]

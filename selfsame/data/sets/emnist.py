@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from selfsame.data.dataset import WIDE, DataSet
 from selfsame.data.federation import Federation, Samples
-from selfsame.data.formats.idx import IdxFolder, part_files
+from selfsame.data.formats.idx import IdxFolder, idx_faults, part_files
 from selfsame.data.formats.lists import read_lines
 from selfsame.data.images import ClassOptions, federate
 from selfsame.errors import SelfsameError
@@ -23,6 +23,7 @@ SPLITS = {
     "mnist": (10, 0),
 }
 _FOLDERS = (".", "gzip", "raw", "EMNIST/raw")
+_STEMS = [f"emnist-{split}-{part}" for split in SPLITS for part in ("train", "test")]
 WANTS = (
     "emnist-SPLIT-train-images-idx3-ubyte, -train-labels-idx1-ubyte, -test-images-idx3-ubyte and "
     "-test-labels-idx1-ubyte, plain or .gz, in PATH, PATH/gzip or PATH/EMNIST/raw, where SPLIT is "
@@ -41,13 +42,8 @@ def load_emnist(path: Path, options: ClassOptions, *, split: str = "balanced") -
     return federate("emnist", _upright(train), _upright(test), options, classes=classes, class_names=class_names)
 
 
-def faults(path: Path) -> Iterator[str]:
-    """A line for each file that cannot be read."""
-    stems = [f"emnist-{split}-{part}" for split in SPLITS for part in ("train", "test")]
-    return IdxFolder(path, _FOLDERS).faults(name for stem in stems for name in part_files(stem))
-
-
-EMNIST = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=faults, shared=ClassOptions())
+_PROBE = partial(idx_faults, _FOLDERS, [name for stem in _STEMS for name in part_files(stem)])
+EMNIST = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=_PROBE, shared=ClassOptions())
 
 
 def _upright(part: Samples) -> Samples:

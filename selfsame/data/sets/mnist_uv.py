@@ -6,8 +6,8 @@ Bottou, 2019) names 836 writers and serves as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from selfsame.data.dataset import DataSet, bounded
 from selfsame.data.federation import Federation, Held
-from selfsame.data.formats.idx import IdxFolder, read_idx, read_images
+from selfsame.data.formats.idx import IdxFolder, idx_faults, read_idx, read_images
 from selfsame.data.formats.mat import read_matlab
 from selfsame.data.images import moments
 from selfsame.data.people import Division, Ints, SplitOptions, by_people, drawn_people, part_of
@@ -111,6 +111,14 @@ def load_mnist_uv(path: Path, options: WriterOptions) -> Federation:
     x = torch.from_numpy(digits.image[trained.row])
     mean, std = moments("mnist_uv", x)
     few = others[fewest_W[others] < need]
+    sizes = [len(block) for block in away]
+    spread = f" with {min(sizes)} to {max(sizes)} examples each" if sizes else ""
+    notes = [
+        f"from {digits.source}, {len(writers):,} writers: {len(seen):,} clients with {train} training, {validation} "
+        f"validation and {test} test examples each; {len(away):,} unseen writers{spread}"
+    ]
+    if len(few):
+        notes.append(f"{len(few):,} writers are no clients, with fewer than {need} of one of the digits 2 to 5")
     return by_people(
         "mnist_uv",
         tuple(x.shape[1:]),
@@ -121,7 +129,7 @@ def load_mnist_uv(path: Path, options: WriterOptions) -> Federation:
         mean=mean,
         std=std,
         trials=draw_trials(beyond.label, options.trials, seed),
-        notes=_notes(digits, len(writers), seen, away, few, need, (train, validation, test)),
+        notes=tuple(notes),
         left_out=tuple(
             f"writer {writers[person]}: {fewest_W[person]} of the rarest of the digits 2 to 5, a client needs {need}"
             for person in few.tolist()
@@ -129,28 +137,10 @@ def load_mnist_uv(path: Path, options: WriterOptions) -> Federation:
     )
 
 
-def faults(path: Path) -> Iterator[str]:
-    """A line for each file that cannot be read."""
-    return IdxFolder(path, _FOLDERS).faults(_FILES)
-
-
+_PROBE = partial(idx_faults, _FOLDERS, _FILES)
 MNIST_UV = DataSet(
-    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=faults, shared=WriterOptions(), fixed=("least",)
+    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=_PROBE, shared=WriterOptions(), fixed=("least",)
 )
-
-
-def _notes(
-    digits: Digits, writers: int, seen: Ints, away: list[Ints], few: Ints, need: int, sizes: tuple[int, int, int]
-) -> tuple[str, ...]:
-    number = [len(block) for block in away]
-    spread = f" with {min(number)} to {max(number)} examples each" if number else ""
-    notes: tuple[str, ...] = (
-        f"from {digits.source}, {writers:,} writers: {len(seen):,} clients with {sizes[0]} training, {sizes[1]} "
-        f"validation and {sizes[2]} test examples each; {len(away):,} unseen writers{spread}",
-    )
-    if len(few):
-        notes += (f"{len(few):,} writers are no clients, with fewer than {need} of one of the digits 2 to 5",)
-    return notes
 
 
 def _root(number: int) -> int:
