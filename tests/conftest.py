@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)  # the tests are many and small, and the machine is shared
 
 # `make test` draws the same cases everywhere and times nothing; `make fuzz` draws new ones.
-settings.register_profile("suite", derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fuzz", print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", _UNTIMED, derandomize=True, database=None)
+settings.register_profile("fuzz", _UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("SELFSAME_CASES", "suite"))
 
 

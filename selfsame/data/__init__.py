@@ -8,18 +8,7 @@ from typing import Any
 
 from selfsame.data.cache import watching
 from selfsame.data.dataset import DataSet
-from selfsame.data.federation import (
-    RAW,
-    Federation,
-    Held,
-    Mapped,
-    Rows,
-    Samples,
-    Source,
-    Trials,
-    from_classes,
-    without_samples,
-)
+from selfsame.data.federation import Federation, Held, Samples, Source, Trials, from_classes, without_samples
 from selfsame.data.sets.audiofolder import AUDIOFOLDER
 from selfsame.data.sets.audiomnist import AUDIOMNIST
 from selfsame.data.sets.celeba import CELEBA
@@ -44,12 +33,9 @@ from selfsame.fields import check_options
 
 __all__ = [
     "DATASETS",
-    "RAW",
     "DataSet",
     "Federation",
     "Held",
-    "Mapped",
-    "Rows",
     "Samples",
     "Source",
     "Trials",

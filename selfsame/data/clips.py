@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame.data.federation import Rows
+from selfsame.data.federation import Movable, Rows
 from selfsame.data.formats.wav import Pcm
 from selfsame.data.people import Ints
 from selfsame.streams import Stream
@@ -95,7 +95,7 @@ class Crops(Rows):
 
 
 @dataclass(frozen=True)
-class HeldClips:
+class HeldClips(Movable):
     """Training clips of recordings that lie in one tensor, client after client."""
 
     flat: Tensor  # int16
@@ -129,10 +129,6 @@ class HeldClips:
 
     def _cut(self, utterance_MB: Tensor, start_MB: Tensor) -> Tensor:
         return self.flat.unfold(0, self.width, 1)[self.begin_U[utterance_MB] + start_MB][:, :, None]
-
-    def to(self, device: torch.device | str) -> HeldClips:
-        flat, begin_U, length_U = (part.to(device) for part in (self.flat, self.begin_U, self.length_U))
-        return HeldClips(flat, begin_U, length_U, self.start_N.to(device), self.width)
 
 
 @dataclass(frozen=True)

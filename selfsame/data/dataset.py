@@ -45,11 +45,22 @@ class DataSet:
         return {**options_of(self.load), **self._offered}
 
     def open(self, path: Path | None, options: Mapping[str, Any]) -> Federation:
-        """Load it; the path and the options have been checked."""
+        """Load it; the path and the options' types have been checked."""
         common = {name: value for name, value in options.items() if name in self._offered}
         own = {name: value for name, value in options.items() if name not in common}
         first = [] if path is None else [path]
-        return self.load(*first, *([] if self.shared is None else [replace(self.shared, **common)]), **own)
+        if self.shared is None:
+            return self.load(*first, **own)
+        shared = replace(self.shared, **common)
+        for part in fields(shared):
+            if "bounds" in part.metadata:
+                within(self.name, *part.metadata["bounds"], **{part.name: getattr(shared, part.name)})
+        return self.load(*first, shared, **own)
+
+
+def bounded(default: Any, least: float, most: float = 1_000_000) -> Any:
+    """A field of shared options that must be from `least` to `most`."""
+    return field(default=default, metadata={"bounds": (least, most)})
 
 
 def within(name: str, least: float, most: float, /, **options: float) -> None:

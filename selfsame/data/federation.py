@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,15 @@ from selfsame.errors import SelfsameError
 from selfsame.files import parse_json
 
 _FULL_SCALE = {torch.uint8: 255.0, torch.int16: 32768.0}  # images and audio as they are stored
+
+
+class Movable:
+    """A frozen dataclass that goes to a device with all of its fields that can."""
+
+    def to(self, device: torch.device | str) -> Self:
+        held = {part.name: getattr(self, part.name) for part in fields(self)}  # type: ignore[arg-type]
+        moved = {name: value.to(device) for name, value in held.items() if hasattr(value, "to")}
+        return replace(self, **moved)  # type: ignore[type-var]
 
 
 class Source(Protocol):
@@ -32,10 +41,10 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class Held(Movable):
     """All samples in one tensor, client after client."""
 
-    x: Tensor  # (n, *shape)
+    x: Tensor | Rows  # (n, *shape)
     start_N: Tensor
 
     on_host: ClassVar[bool] = False
@@ -43,9 +52,6 @@ class Held:
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
         flat = (self.start_N[client_M][:, None] + index_MB).flatten()
         return self.x[flat].unflatten(0, index_MB.shape)
-
-    def to(self, device: torch.device | str) -> Held:
-        return Held(self.x.to(device), self.start_N.to(device))
 
 
 @dataclass(frozen=True)
@@ -86,31 +92,24 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """Samples that may be more than memory holds, client after client; only the rows of a batch are read and moved."""
-
-    x: Rows
-    start_N: Tensor  # on the CPU
+class Mapped(Held):
+    """Rows that may be more than memory holds; only those of a batch are read and moved. `start_N` stays on the CPU."""
 
     on_host: ClassVar[bool] = True
 
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
-        flat = (self.start_N[client_M.cpu()][:, None] + index_MB.cpu()).flatten()
-        return self.x[flat].unflatten(0, index_MB.shape)
+        return super().rows(client_M.cpu(), index_MB.cpu())
 
-    def to(self, device: torch.device | str) -> Mapped:
-        return Mapped(self.x.to(device), self.start_N)
+    def to(self, device: torch.device | str) -> Self:
+        return replace(self, x=self.x.to(device))
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(Movable):
     """Labelled samples for evaluation."""
 
     x: Tensor | Rows
     y: Tensor
-
-    def to(self, device: torch.device | str) -> Samples:
-        return Samples(self.x.to(device), self.y.to(device))
 
     @staticmethod
     def none(shape: tuple[int, ...] = (), dtype: torch.dtype = torch.uint8) -> Samples:
@@ -119,7 +118,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Trials:
+class Trials(Movable):
     """Pairs of unseen samples to verify: T pairs of places in `Federation.unseen`."""
 
     index_a: Tensor
@@ -130,9 +129,6 @@ class Trials:
     def __len__(self) -> int:
         return len(self.same)
 
-    def to(self, device: torch.device | str) -> Trials:
-        return Trials(*(part.to(device) for part in (self.index_a, self.index_b, self.same, self.fold)))
-
     @staticmethod
     def none() -> Trials:
         """No pairs."""
@@ -141,7 +137,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Federation:
+class Federation(Movable):
     """N clients, each with the samples of one class, and the test samples of seen and unseen classes."""
 
     name: str
@@ -172,18 +168,6 @@ class Federation:
     def classes(self) -> int:
         return int(self.class_of_N.max()) + 1 if len(self.class_of_N) else 0
 
-    def to(self, device: torch.device | str) -> Federation:
-        return replace(
-            self,
-            class_of_N=self.class_of_N.to(device),
-            count_N=self.count_N.to(device),
-            source=self.source.to(device),
-            test=self.test.to(device),
-            unseen=self.unseen.to(device),
-            validation=self.validation.to(device),
-            trials=self.trials.to(device),
-        )
-
     def scale(self, raw: Tensor) -> Tensor:
         """Raw samples (..., *shape) as the network wants them: float, channel-wise standardised."""
         full = _FULL_SCALE.get(raw.dtype)
@@ -204,14 +188,11 @@ def from_classes(
     test: Samples,
     unseen: Samples,
     clients_per_class: int = 1,
-    mean: tuple[float, ...] = (0.0,),
-    std: tuple[float, ...] = (1.0,),
-    notes: tuple[str, ...] = (),
-    class_names: tuple[str, ...] = (),
+    **more: Any,
 ) -> Federation:
     """Deal the samples of each class (labels 0 .. C-1) out to `clients_per_class` clients of their own.
 
-    Client i holds class i // clients_per_class; shares differ by at most one sample.
+    Client i holds class i // clients_per_class; shares differ by at most one sample. `more`: fields of the federation.
     """
     if clients_per_class < 1:
         raise SelfsameError(f"{name}: clients_per_class must be at least 1, got {clients_per_class}")
@@ -236,10 +217,7 @@ def from_classes(
         source=Held(x[order].contiguous(), start_N),
         test=test,
         unseen=unseen,
-        mean=mean,
-        std=std,
-        notes=notes,
-        class_names=class_names,
+        **more,
     )
 
 

@@ -32,13 +32,12 @@ def federate(
     classes: int,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
-    notes: tuple[str, ...] = (),
-    class_names: tuple[str, ...] = (),
+    **more: tuple[str, ...],
 ) -> Federation:
     """Classes 0 .. classes-1 of which the last `held_out` are unseen: only their test samples are kept.
 
     Without `mean` and `std` they are measured on the training samples of the seen classes. Without `standardise` values
-    stay as they are, from 0 to 1: black is 0 then, which a network without biases maps to 0.
+    stay from 0 to 1: black is 0 then, which a network without biases maps to 0. `more`: notes and class_names.
     """
     check_held_out(name, options.held_out, classes)
     seen = classes - options.held_out
@@ -63,8 +62,7 @@ def federate(
         clients_per_class=options.clients_per_class,
         mean=mean,
         std=std,
-        notes=notes,
-        class_names=class_names,
+        **more,
     )
 
 

@@ -78,49 +78,32 @@ def _blocks(federation: Federation) -> Iterator[tuple[int, Tensor, Tensor]]:
 
 
 def _odd_samples(federation: Federation) -> list[str]:
-    """Lines on samples that are not finite, that say nothing, and that stand in two places."""
+    """Lines on samples that are not finite, that say nothing, and that stand under two people or in two parts."""
     names = federation.class_names
-    digests, labels, parts = [], [], []
-    broken: Counter[int] = Counter()
-    blank: Counter[int] = Counter()
+    first: dict[bytes, tuple[int, int]] = {}  # whose a sample is, and in which part, where it stands first
+    broken, blank = Counter[int](), Counter[int]()
+    people, places = Counter[tuple[int, int]](), Counter[tuple[int, int, int]]()
     for part, y, x in _blocks(federation):
-        flat = x.flatten(1)
+        flat = x.flatten(1).contiguous()
         if flat.is_floating_point():
             broken.update(y[~flat.isfinite().all(1)].tolist())
         blank.update(y[(flat == flat[:, :1]).all(1)].tolist())
-        raw = flat.contiguous().numpy()
-        digests.append([int.from_bytes(hashlib.blake2b(row.data, digest_size=8).digest(), "little") for row in raw])
-        labels.append(y.numpy())
-        parts.append(np.full(len(y), part))
+        for label, row in zip(y.tolist(), flat.numpy()):
+            owner, place = first.setdefault(hashlib.blake2b(row.data, digest_size=8).digest(), (label, part))
+            if owner != label:
+                people[owner, label] += 1
+            elif place != part:
+                places[owner, place, part] += 1
 
     def who(label: int) -> str:
         return names[label] if label < len(names) else f"class {label}"
 
-    lines = [f"{who(label)}: {count} samples are not finite" for label, count in sorted(broken.items())]
-    lines += [
-        f"{who(label)}: {count} samples are blank, all their values equal" for label, count in sorted(blank.items())
-    ]
-    digest = np.concatenate([np.array(block, np.uint64) for block in digests])
-    return lines + _repeats(digest, np.concatenate(labels), np.concatenate(parts), who)
-
-
-def _repeats(digest: Any, label: Any, part: Any, who: Any) -> list[str]:
-    """Samples that stand under two people, or in two parts of one person."""
-    order = np.argsort(digest, kind="stable")
-    first = np.concatenate([[True], digest[order][1:] != digest[order][:-1]])
-    origin = order[np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))]  # the first with this digest
-    again, source = order[~first], origin[~first]
-    people: Counter[tuple[int, int]] = Counter()
-    places: Counter[tuple[int, int, int]] = Counter()
-    for here, there in zip(again.tolist(), source.tolist()):
-        if label[here] != label[there]:
-            people[int(label[there]), int(label[here])] += 1
-        elif part[here] != part[there]:
-            places[int(label[there]), int(part[there]), int(part[here])] += 1
-    lines = [
-        f"{count} samples of {who(b)} are the same as samples of {who(a)}" for (a, b), count in sorted(people.items())
-    ]
-    return lines + [
-        f"{who(person)}: {count} {_PARTS[b]} samples are {_PARTS[a]} samples as well"
-        for (person, a, b), count in sorted(places.items())
+    return [
+        *(f"{who(label)}: {n} samples are not finite" for label, n in sorted(broken.items())),
+        *(f"{who(label)}: {n} samples are blank, all their values equal" for label, n in sorted(blank.items())),
+        *(f"{n} samples of {who(b)} are the same as samples of {who(a)}" for (a, b), n in sorted(people.items())),
+        *(
+            f"{who(c)}: {n} {_PARTS[b]} samples are {_PARTS[a]} samples as well"
+            for (c, a, b), n in sorted(places.items())
+        ),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from selfsame.data.dataset import within
+from selfsame.data.dataset import bounded
 from selfsame.data.people import Ints, SplitOptions
 from selfsame.errors import SelfsameError
 
@@ -18,12 +18,8 @@ from selfsame.errors import SelfsameError
 class FileOptions(SplitOptions):
     """The options of all data sets of files that are decoded into the cache."""
 
-    hold_gib: float = 2.0  # sets up to this size are held in memory, larger ones stay on disk
+    hold_gib: float = bounded(2.0, 0)  # sets up to this size are held in memory, larger ones stay on disk
     cache: str = ""  # where decoded files are kept
-
-    def check(self, name: str) -> None:
-        super().check(name)
-        within(name, 0, 1_000_000, hold_gib=self.hold_gib)
 
     @property
     def hold_bytes(self) -> float:

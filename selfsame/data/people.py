@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selfsame.data.dataset import within
+from selfsame.data.dataset import bounded
 from selfsame.data.federation import Federation, Held, Mapped, Rows, Samples, Source, Trials
 from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
@@ -26,19 +26,13 @@ class SplitOptions:
 
     people: int = 0  # clients, 0 for everybody left who has enough samples
     held_out: int = 0  # unseen people
-    train: int = 0  # samples of each client, 0 for all that the other parts leave
-    validation: int = 0
-    test: int = 1
-    least: int = 0  # samples that a client must have
-    unseen_samples: int = 0  # of each unseen person, 0 for all
-    trials: int = 20_000  # pairs of unseen samples that are drawn where no list is given
+    train: int = bounded(0, 0)  # samples of each client, 0 for all that the other parts leave
+    validation: int = bounded(0, 0)
+    test: int = bounded(1, 0)
+    least: int = bounded(0, 0)  # samples that a client must have
+    unseen_samples: int = bounded(0, 0)  # of each unseen person, 0 for all
+    trials: int = bounded(20_000, 0, 100_000_000)  # pairs of unseen samples that are drawn where no list is given
     seed: int = 0
-
-    def check(self, name: str) -> None:
-        """Refuse what cannot be."""
-        within(name, 0, 1_000_000, train=self.train, validation=self.validation, test=self.test, least=self.least)
-        within(name, 0, 1_000_000, unseen_samples=self.unseen_samples)
-        within(name, 0, 100_000_000, trials=self.trials)
 
     @property
     def needed(self) -> int:
@@ -167,7 +161,6 @@ def split_people(
     unseen_least: int = 0,
 ) -> Division:
     """Choose clients and unseen people by their samples, then divide the samples: see the two functions above."""
-    options.check(name)
     choice = choose_people(
         name,
         np.bincount(person_S, minlength=len(names)),

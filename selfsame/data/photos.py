@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from selfsame.data.cache import pack
-from selfsame.data.dataset import within
+from selfsame.data.dataset import bounded
 from selfsame.data.federation import Federation, Rows
 from selfsame.data.formats.pictures import ENDINGS, decode_image
 from selfsame.data.images import moments
@@ -26,12 +26,8 @@ _MEASURED = 16384  # images of which mean and standard deviation are taken, at m
 class PictureOptions(FileOptions):
     """The options of all sets of image files."""
 
-    size: int = 64  # images become squares of this side
+    size: int = bounded(64, 8, 1024)  # images become squares of this side
     grey: bool = False
-
-    def check(self, name: str) -> None:
-        super().check(name)
-        within(name, 8, 1024, size=self.size)
 
 
 def list_photos(root: Path, folders: Sequence[str], names: Sequence[str] | None = None) -> Listing:
@@ -55,7 +51,6 @@ def load_photos(
 
     With `chosen_only` the files of people who have no part are not decoded, and each choice has a cache of its own.
     """
-    options.check(name)
     if not photos.files:
         raise SelfsameError(f"{photos.root}: no images found")
     form = f"{name}-{options.size}-{'grey' if options.grey else 'colour'}"

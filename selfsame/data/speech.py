@@ -12,7 +12,7 @@ import numpy as np
 
 from selfsame.data.cache import Packed, pack
 from selfsame.data.clips import Crops, HeldClips, MappedClips, Pieces
-from selfsame.data.dataset import within
+from selfsame.data.dataset import bounded
 from selfsame.data.federation import Federation
 from selfsame.data.formats.wav import RATES, SHORTEST, SoundfileNeeded, decode_audio
 from selfsame.data.listing import FileOptions, Listing, list_files
@@ -27,21 +27,15 @@ _MEASURED = 500  # clips of which the loudness is taken, at most
 class SpeechOptions(FileOptions):
     """The options of all sets of recordings."""
 
-    rate: int = 16000
-    seconds: float = 2.0  # of a training clip
-    test_seconds: float = 3.0  # of a clip in evaluation
-    test_crops: int = 1  # clips of each recording in evaluation
+    rate: int = bounded(16000, *RATES)
+    seconds: float = bounded(2.0, SHORTEST, 600)  # of a training clip
+    test_seconds: float = bounded(3.0, SHORTEST, 600)  # of a clip in evaluation
+    test_crops: int = bounded(1, 1, 1000)  # clips of each recording in evaluation
 
     @property
     def width(self) -> int:
         """Samples of a training clip."""
         return round(self.rate * self.seconds)
-
-    def check(self, name: str) -> None:
-        super().check(name)
-        within(name, *RATES, rate=self.rate)
-        within(name, SHORTEST, 600, seconds=self.seconds, test_seconds=self.test_seconds)
-        within(name, 1, 1000, test_crops=self.test_crops)
 
 
 def list_recordings(
@@ -53,7 +47,6 @@ def list_recordings(
 
 def decoded(name: str, found: Listing, options: SpeechOptions) -> Packed:
     """The recordings from the cache, or, the first time, from their files."""
-    options.check(name)
     if not found.files:
         raise SelfsameError(f"{found.root}: no wav or flac files found")
     decode = partial(decode_audio, rate=options.rate)

@@ -16,6 +16,7 @@ from selfsame.data.formats.csv_table import CsvTable, listed, read_csv
 from selfsame.data.people import Division, Ints, SplitOptions, by_people, split_people
 from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
+from selfsame.fields import one_of
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,7 @@ class TableOptions(SplitOptions):
 
 def federate_table(name: str, file: Path, options: TableOptions) -> Federation:
     """The federation of a CSV file."""
-    if options.missing not in ("error", "drop", "mean"):
-        raise SelfsameError(f"{name}: missing must be error, drop or mean, got {options.missing!r}")
-    options.check(name)
+    one_of(f"{name}: missing", options.missing, ("error", "drop", "mean"))
     user = options.user
 
     def choose(header: Sequence[str]) -> list[str]:
@@ -82,20 +81,15 @@ def prepared(
 def matching(name: str, header: Sequence[str], columns: str, without: str) -> list[str]:
     """The columns that are asked for and not left out, in the header's order; a name that matches none is refused."""
     wanted, unwanted = ([part.strip() for part in text.split(",") if part.strip()] for text in (columns, without))
+
+    def met(pattern: str) -> set[str]:
+        return {column for column in header if column == pattern or fnmatchcase(column, pattern)}
+
     for option, patterns in (("columns", wanted), ("without", unwanted)):
         for pattern in patterns:
-            if not any(_matches(column, pattern) for column in header):
+            if not met(pattern):
                 raise SelfsameError(f"{name}: {option}: no column {pattern!r}; the columns are: {listed(header)}")
-    chosen = [
-        column
-        for column in header
-        if any(_matches(column, pattern) for pattern in wanted)
-        and not any(_matches(column, pattern) for pattern in unwanted)
-    ]
+    chosen = set().union(*map(met, wanted)).difference(*map(met, unwanted))
     if not chosen:
         raise SelfsameError(f"{name}: columns and without leave no column of: {listed(header)}")
-    return chosen
-
-
-def _matches(column: str, pattern: str) -> bool:
-    return column == pattern or fnmatchcase(column, pattern)
+    return [column for column in header if column in chosen]

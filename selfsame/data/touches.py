@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from selfsame.data.dataset import within
-from selfsame.data.federation import Federation
+from selfsame.data.dataset import bounded
+from selfsame.data.federation import Federation, Movable
 from selfsame.data.formats.csv_table import Floats
 from selfsame.data.people import Division, Ints, Part, SplitOptions, by_people, choose_people, part_of, too_few
 from selfsame.data.trial_lists import draw_trials
@@ -29,15 +29,10 @@ _SLOP = 8 / 320  # Android calls it a swipe from 8 dp on; a phone is 320 dp wide
 class TouchOptions(SplitOptions):
     """The options of all sets of touches; at most `test` samples of a person are kept for testing."""
 
-    test: int = 40
-    least: int = 1  # samples of each kind that make a client
-    events: int = 30  # touches of a sample
-    stride: int = 0  # touches between the samples of a test, 0 for samples that share none
-
-    def check(self, name: str) -> None:
-        super().check(name)
-        within(name, 1, 1_000_000, events=self.events, test=self.test, least=self.least)
-        within(name, 0, 1_000_000, stride=self.stride)
+    test: int = bounded(40, 1)
+    least: int = bounded(1, 1)  # samples of each kind that make a client
+    events: int = bounded(30, 1)  # touches of a sample
+    stride: int = bounded(0, 0)  # touches between the samples of a test, 0 for samples that share none
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class Touches:
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Movable):
     """Samples of consecutive touches: a batch draws their first touch at random, as FDML's clients do (VII-B)."""
 
     touch_TF: Tensor
@@ -64,9 +59,6 @@ class Windows:
 
     def rows(self, client_M: Tensor, index_MB: Tensor) -> Tensor:
         return windows(self.touch_TF, self.first_S[self.start_N[client_M][:, None] + index_MB], self.events)
-
-    def to(self, device: torch.device | str) -> Windows:
-        return Windows(self.touch_TF.to(device), self.first_S.to(device), self.start_N.to(device), self.events)
 
 
 def windows(touch_TF: Tensor, first: Tensor, events: int) -> Tensor:
@@ -82,7 +74,6 @@ def federate_touches(
 
     Elsewhere they are `stride` touches apart, 0 for samples that share no touch: those of one person that do are alike.
     """
-    options.check(name)
     events, stride = options.events, options.stride or options.events
     first_W = first_touches(touches, part_T, events)
     part_W = part_T[first_W]

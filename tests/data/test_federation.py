@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from selfsame.data import Federation, Mapped, Rows, Samples, Trials, from_classes
+from selfsame.data.federation import Federation, Mapped, Rows, Samples, Trials, from_classes
 from selfsame.errors import SelfsameError
 
 NONE = Samples(torch.empty(0, 1, 2, 2), torch.empty(0, dtype=torch.long))

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trees import people_tree, put, rows_of
 
-from selfsame.data import Held, Mapped, Rows, load
+from selfsame.data import Held, load
+from selfsame.data.federation import Mapped, Rows
 from selfsame.data.formats.pictures import decode_image
 from selfsame.data.listing import shown
 from selfsame.errors import SelfsameError

@@ -53,6 +53,25 @@ def test_an_empty_folder_is_told_what_it_lacks(name, tmp_path):
     assert str(tmp_path) in str(caught.value) and "https://" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name, options, line",
+    [
+        ("table", {"test": -1}, "table: test must be 0 to 1000000, got -1"),
+        ("hold_and_tap", {"train": 10**9}, "hold_and_tap: train must be 0 to 1000000"),
+        ("lfw", {"size": 7}, "lfw: size must be 8 to 1024, got 7"),
+        ("lfw", {"hold_gib": -0.5}, "lfw: hold_gib must be 0 to 1000000, got -0.5"),
+        ("celeba", {"trials": 10**9}, "celeba: trials must be 0 to 100000000"),
+        ("voxceleb", {"rate": 10}, "voxceleb: rate must be 1000 to 384000, got 10"),
+        ("audiofolder", {"test_crops": 0}, "audiofolder: test_crops must be 1 to 1000, got 0"),
+        ("touch", {"test": 0}, "touch: test must be 1 to 1000000, got 0"),
+        ("touchalytics", {"stride": -1}, "touchalytics: stride must be 0 to 1000000, got -1"),
+    ],
+)
+def test_options_out_of_bounds_are_refused_before_a_file_is_read(tmp_path, name, options, line):
+    with pytest.raises(SelfsameError, match=line):
+        load(name, tmp_path, **options)
+
+
 def test_the_options_are_those_of_the_loader():
     assert DATASETS["digits"].options == {
         "turns": 2,

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -98,8 +98,7 @@ def _records(file: Path) -> Iterator[Any]:
             try:
                 yield reader
             except csv.Error as error:
-                fault = " ".join(str(error).split())
-                raise SelfsameError(f"{file}: line {max(reader.line_num, 1)}: not CSV ({fault})") from error
+                raise SelfsameError(f"{file}: line {max(reader.line_num, 1)}: not CSV ({one_line(error)})") from error
     except (OSError, MemoryError) as error:
         raise SelfsameError(f"{file}: cannot be read ({type(error).__name__})") from error
 

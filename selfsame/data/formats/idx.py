@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from selfsame.data.federation import Samples
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MOST_BYTES = 1 << 30  # EMNIST, the largest set published as idx, needs 0.6 GB
@@ -29,7 +29,8 @@ def read_idx(path: Path) -> NDArray[Any]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
             return _read(path, cast(BinaryIO, stream), size * _GZIP_RATIO if path.suffix == ".gz" else size)
     except (OSError, EOFError, zlib.error, MemoryError) as error:
-        raise SelfsameError(f"{path}: cannot be read ({_one_line(error)}); fetch the file again") from error
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise SelfsameError(f"{path}: cannot be read ({reason}); fetch the file again") from error
 
 
 def _read(path: Path, stream: BinaryIO, most: int) -> NDArray[Any]:
@@ -101,14 +102,15 @@ class IdxFolder:
             files.append(file)
         return read_labelled(files[0], files[1], classes, first)
 
-    def faults(self, names: Iterable[str]) -> Iterator[str]:
-        """A line for each of the files that is there and cannot be read."""
-        for file in map(self.find, names):
-            try:
-                if file is not None:
-                    read_idx(file)
-            except SelfsameError as error:
-                yield str(error)
+
+def idx_faults(inner: Sequence[str], names: Iterable[str], path: Path) -> Iterator[str]:
+    """A line for each of the files that is there and cannot be read."""
+    for file in map(IdxFolder(path, inner).find, names):
+        try:
+            if file is not None:
+                read_idx(file)
+        except SelfsameError as error:
+            yield str(error)
 
 
 def part_files(stem: str) -> tuple[str, str]:
@@ -118,8 +120,3 @@ def part_files(stem: str) -> tuple[str, str]:
 
 def _sizes(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape))
-
-
-def _one_line(error: BaseException) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 _MOST_BYTES = 1 << 30  # of a variable; EMNIST's largest has 0.65 GB
 _DEEPEST = 8
@@ -47,9 +47,7 @@ def read_matlab(path: Path, name: str) -> Any:
                     return value
         raise ValueError(f"it has no variable {name}")
     except (ValueError, zlib.error, MemoryError, struct.error) as error:
-        raise SelfsameError(
-            f"{path}: cannot be used: {' '.join(str(error).split()) or type(error).__name__}"
-        ) from error
+        raise SelfsameError(f"{path}: cannot be used: {one_line(error)}") from error
 
 
 def _elements(body: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 _MOST_BYTES = 1 << 30
 _ALLOWED = (  # of protocol 2, which the published files have, and what protocols 3 and 4 write in their place
@@ -113,8 +113,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
             raise ValueError(f"it holds a {type(found).__name__}, not a dict")
         return {as_text(key): value.bytes() if isinstance(value, _Array) else value for key, value in found.items()}
     except Exception as error:  # a damaged pickle makes the reader raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise SelfsameError(f"{path}: not a pickled batch of images: {reason[:200]}") from error
+        raise SelfsameError(f"{path}: not a pickled batch of images: {one_line(error)}") from error
 
 
 def as_text(key: Any) -> str:

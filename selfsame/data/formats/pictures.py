@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
 _FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")
@@ -38,6 +38,5 @@ def decode_image(path: Path, size: int, grey: bool) -> NDArray[np.uint8]:
     except UnidentifiedImageError:
         raise SelfsameError("not an image (JPEG, PNG, BMP, PPM or WebP)") from None
     except Exception as error:  # a damaged file makes the decoders raise anything
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise SelfsameError(f"cannot be decoded: {reason[:200]}") from error
+        raise SelfsameError(f"cannot be decoded: {one_line(error)}") from error
     return np.ascontiguousarray(pixels[None] if grey else pixels.transpose(2, 0, 1))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.errors import SelfsameError
+from selfsame.errors import SelfsameError, one_line
 
 Pcm = NDArray[np.int16]
 
@@ -111,8 +111,7 @@ def _read_other(path: Path) -> tuple[int, NDArray[Any]]:
             rate, number, subtype = int(file.samplerate), int(file.frames), str(file.subtype)
             x_SC = file.read(dtype="int16" if subtype == "PCM_16" else "float64", always_2d=True)
     except (RuntimeError, ValueError, TypeError, MemoryError) as error:
-        reason = " ".join(str(error).replace(str(path), "it").split()) or type(error).__name__
-        raise SelfsameError(f"cannot be decoded: {reason[:200]}") from error
+        raise SelfsameError(f"cannot be decoded: {one_line(error, path)}") from error
     if len(x_SC) != number:
         raise SelfsameError(f"truncated: {len(x_SC):,} of {number:,} samples are there")
     return rate, x_SC

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from selfsame.data.dataset import WIDE, DataSet
 from selfsame.data.federation import Federation, Samples
-from selfsame.data.formats.idx import IdxFolder, part_files
+from selfsame.data.formats.idx import IdxFolder, idx_faults, part_files
 from selfsame.data.formats.lists import read_lines
 from selfsame.data.images import ClassOptions, federate
 from selfsame.errors import SelfsameError
+from selfsame.fields import one_of
 
 # The number of classes, and the label of the first.
 SPLITS = {
@@ -22,6 +23,7 @@ SPLITS = {
     "mnist": (10, 0),
 }
 _FOLDERS = (".", "gzip", "raw", "EMNIST/raw")
+_STEMS = [f"emnist-{split}-{part}" for split in SPLITS for part in ("train", "test")]
 WANTS = (
     "emnist-SPLIT-train-images-idx3-ubyte, -train-labels-idx1-ubyte, -test-images-idx3-ubyte and "
     "-test-labels-idx1-ubyte, plain or .gz, in PATH, PATH/gzip or PATH/EMNIST/raw, where SPLIT is "
@@ -32,8 +34,7 @@ WANTS = (
 
 def load_emnist(path: Path, options: ClassOptions, *, split: str = "balanced") -> Federation:
     """One class a character of the chosen split; the last `held_out` classes are unseen."""
-    if split not in SPLITS:
-        raise SelfsameError(f"emnist: split must be one of {', '.join(SPLITS)}, got {split[:40]!r}")
+    one_of("emnist: split", split, SPLITS)
     classes, first = SPLITS[split]
     folder = IdxFolder(path, _FOLDERS)
     train, test = (folder.read_part(f"emnist-{split}-{part}", WANTS, classes, first) for part in ("train", "test"))
@@ -41,13 +42,8 @@ def load_emnist(path: Path, options: ClassOptions, *, split: str = "balanced") -
     return federate("emnist", _upright(train), _upright(test), options, classes=classes, class_names=class_names)
 
 
-def faults(path: Path) -> Iterator[str]:
-    """A line for each file that cannot be read."""
-    stems = [f"emnist-{split}-{part}" for split in SPLITS for part in ("train", "test")]
-    return IdxFolder(path, _FOLDERS).faults(name for stem in stems for name in part_files(stem))
-
-
-EMNIST = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=faults, shared=ClassOptions())
+_PROBE = partial(idx_faults, _FOLDERS, [name for stem in _STEMS for name in part_files(stem)])
+EMNIST = DataSet("emnist", load_emnist, True, WANTS, "lenet", 64, WIDE, faults=_PROBE, shared=ClassOptions())
 
 
 def _upright(part: Samples) -> Samples:

@@ -23,9 +23,7 @@ def load_imagefolder(
 ) -> Federation:
     """One client a folder; a share of the people is unseen, or, with a list of `pairs`, those whom it names.
 
-    `people`: clients, 0 for all; `train`, `validation`, `test`: images of each, train 0 for all the rest; `least`:
-    images that a client must have, `unseen_least`: that an unseen person must have, of whom the share is then taken;
-    `trials`: pairs of unseen images that are drawn where no list is given.
+    `unseen_least`: images that an unseen person must have; the share is then taken of those who have them.
     """
     folders = subfolders(path)
     if not folders:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation
-from selfsame.data.formats.idx import IdxFolder, part_files
+from selfsame.data.formats.idx import IdxFolder, idx_faults, part_files
 from selfsame.data.images import ClassOptions, federate
 from selfsame.errors import SelfsameError
 
@@ -29,14 +28,9 @@ def load_mnist(name: str, wants: str, class_names: tuple[str, ...], path: Path, 
     return federate(name, train, test, options, classes=_CLASSES, class_names=class_names)
 
 
-def faults(path: Path) -> Iterator[str]:
-    """A line for each file that cannot be read."""
-    return IdxFolder(path, _FOLDERS).faults(_FILES)
-
-
 def _dataset(name: str, wants: str, class_names: tuple[str, ...] = ()) -> DataSet:
-    loader = partial(load_mnist, name, wants, class_names)
-    return DataSet(name, loader, True, wants, "lenet", 32, faults=faults, shared=ClassOptions())
+    loader, probe = partial(load_mnist, name, wants, class_names), partial(idx_faults, _FOLDERS, _FILES)
+    return DataSet(name, loader, True, wants, "lenet", 32, faults=probe, shared=ClassOptions())
 
 
 MNIST = _dataset("mnist", _WANTS + "MNIST/raw; from https://ossci-datasets.s3.amazonaws.com/mnist/")

@@ -6,8 +6,8 @@ Bottou, 2019) names 836 writers and serves as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selfsame.data.dataset import DataSet, within
+from selfsame.data.dataset import DataSet, bounded
 from selfsame.data.federation import Federation, Held
-from selfsame.data.formats.idx import IdxFolder, read_idx, read_images
+from selfsame.data.formats.idx import IdxFolder, idx_faults, read_idx, read_images
 from selfsame.data.formats.mat import read_matlab
 from selfsame.data.images import moments
 from selfsame.data.people import Division, Ints, SplitOptions, by_people, drawn_people, part_of
@@ -26,6 +26,7 @@ from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
 
 _DIGITS = (2, 3, 4, 5)
+_MOST = 100_000_000  # people, or examples of each
 _MATLAB = ("emnist-byclass.mat", "emnist-digits.mat")
 _FOLDERS = (".", "raw", "MNIST/raw", "QMNIST/raw", "matlab")
 _FILES = (
@@ -43,6 +44,18 @@ WANTS = (
 
 
 @dataclass(frozen=True)
+class WriterOptions(SplitOptions):
+    """The sizes of FedUV, which any number of writers may have."""
+
+    people: int = bounded(1000, 2, _MOST)
+    held_out: int = bounded(1000, 0, _MOST)
+    train: int = bounded(50, 1, _MOST)
+    validation: int = bounded(15, 0, _MOST)
+    test: int = bounded(15, 1, _MOST)
+    unseen_samples: int = bounded(15, 2, _MOST)
+
+
+@dataclass(frozen=True)
 class Digits:
     """Handwritten digits and who wrote them."""
 
@@ -52,16 +65,13 @@ class Digits:
     source: str
 
 
-def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
+def load_mnist_uv(path: Path, options: WriterOptions) -> Federation:
     """At most `people` writers with 50, 15 and 15 examples each, and at most `held_out`, or half of all, unseen ones.
 
     A writer's images of each digit are divided first and then combined, so no image is in two parts; the examples of a
     part differ, but may share images. Those of an unseen writer share none, so that no trial is easy for that reason.
     """
     train, validation, test, seed = options.train, options.validation, options.test, options.seed
-    within("mnist_uv", 2, 100_000_000, people=options.people, unseen_samples=options.unseen_samples)
-    within("mnist_uv", 1, 100_000_000, train=train, test=test)
-    within("mnist_uv", 0, 100_000_000, held_out=options.held_out, validation=validation, trials=options.trials)
     digits = read_digits(path)
     writers, writer = np.unique(digits.writer, return_inverse=True)
     count_WD = np.stack([np.bincount(writer[digits.digit == d], minlength=len(writers)) for d in _DIGITS], 1)
@@ -101,6 +111,14 @@ def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
     x = torch.from_numpy(digits.image[trained.row])
     mean, std = moments("mnist_uv", x)
     few = others[fewest_W[others] < need]
+    sizes = [len(block) for block in away]
+    spread = f" with {min(sizes)} to {max(sizes)} examples each" if sizes else ""
+    notes = [
+        f"from {digits.source}, {len(writers):,} writers: {len(seen):,} clients with {train} training, {validation} "
+        f"validation and {test} test examples each; {len(away):,} unseen writers{spread}"
+    ]
+    if len(few):
+        notes.append(f"{len(few):,} writers are no clients, with fewer than {need} of one of the digits 2 to 5")
     return by_people(
         "mnist_uv",
         tuple(x.shape[1:]),
@@ -111,7 +129,7 @@ def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
         mean=mean,
         std=std,
         trials=draw_trials(beyond.label, options.trials, seed),
-        notes=_notes(digits, len(writers), seen, away, few, need, (train, validation, test)),
+        notes=tuple(notes),
         left_out=tuple(
             f"writer {writers[person]}: {fewest_W[person]} of the rarest of the digits 2 to 5, a client needs {need}"
             for person in few.tolist()
@@ -119,29 +137,10 @@ def load_mnist_uv(path: Path, options: SplitOptions) -> Federation:
     )
 
 
-def faults(path: Path) -> Iterator[str]:
-    """A line for each file that cannot be read."""
-    return IdxFolder(path, _FOLDERS).faults(_FILES)
-
-
-_DEFAULTS = SplitOptions(people=1000, held_out=1000, train=50, validation=15, test=15, unseen_samples=15)
+_PROBE = partial(idx_faults, _FOLDERS, _FILES)
 MNIST_UV = DataSet(
-    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=faults, shared=_DEFAULTS, fixed=("least",)
+    "mnist_uv", load_mnist_uv, True, WANTS, "feduv-mnist", 128, faults=_PROBE, shared=WriterOptions(), fixed=("least",)
 )
-
-
-def _notes(
-    digits: Digits, writers: int, seen: Ints, away: list[Ints], few: Ints, need: int, sizes: tuple[int, int, int]
-) -> tuple[str, ...]:
-    number = [len(block) for block in away]
-    spread = f" with {min(number)} to {max(number)} examples each" if number else ""
-    notes: tuple[str, ...] = (
-        f"from {digits.source}, {writers:,} writers: {len(seen):,} clients with {sizes[0]} training, {sizes[1]} "
-        f"validation and {sizes[2]} test examples each; {len(away):,} unseen writers{spread}",
-    )
-    if len(few):
-        notes += (f"{len(few):,} writers are no clients, with fewer than {need} of one of the digits 2 to 5",)
-    return notes
 
 
 def _root(number: int) -> int:

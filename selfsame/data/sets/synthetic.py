@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from selfsame.data.dataset import WIDE, DataSet, within
-from selfsame.data.federation import Federation, Samples
+from selfsame.data.federation import Federation, Movable, Samples
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
 
@@ -21,7 +21,7 @@ _TANH_POWER = 0.2704  # the mean of tanh(g)^2 for a normal g of that standard de
 
 
 @dataclass(frozen=True)
-class Generated:
+class Generated(Movable):
     """Samples as a pure function of (seed, client, index).
 
     An identity is a point in latent space; a sample moves it a little, appends as many nuisance dimensions, stronger
@@ -65,10 +65,6 @@ class Generated:
         inner_MBK[..., latent:] *= _NUISANCE
         pixels_MBP = torch.tanh(inner_MBK @ self.in_KH) @ self.out_HP
         return pixels_MBP.to(torch.float32).unflatten(-1, (1, self.size, self.size))
-
-    def to(self, device: torch.device | str) -> Generated:
-        moved = (self.in_KH.to(device), self.out_HP.to(device))
-        return Generated(self.seed, self.size, self.noise, self.clients_per_class, *moved)
 
 
 def load_synthetic(

@@ -13,6 +13,7 @@ from selfsame.data.formats.csv_table import CsvTable, Floats, find_csv, needed_c
 from selfsame.data.people import Ints
 from selfsame.data.touches import Touches, TouchOptions, federate_touches, touch_vectors
 from selfsame.errors import SelfsameError
+from selfsame.fields import one_of
 
 WANTS = (
     "a CSV file, alone in the folder PATH, with a header and one row a touch (user, time, x_start, y_start, x_end, "
@@ -42,8 +43,7 @@ def load_touch(
     At most `test` samples of a person are kept for testing, evenly over the touches there are, and `stride` touches
     apart (0: none shares a touch with another); `least` samples of each kind make a client.
     """
-    if missing not in ("error", "drop"):
-        raise SelfsameError(f"touch: missing must be error or drop, got {missing!r}")
+    one_of("touch: missing", missing, ("error", "drop"))
     if validation_share < 0 or test_share <= 0 or validation_share + test_share >= 1:
         raise SelfsameError(
             "touch: test_share must be above 0, validation_share not below, and their sum below 1, "

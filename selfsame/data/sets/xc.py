@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from selfsame.data.dataset import DataSet
-from selfsame.data.federation import Federation, Samples
+from selfsame.data.federation import Federation, Movable, Samples
 from selfsame.data.formats.xc_text import Sparse, read_xc
 from selfsame.data.people import Ints
 from selfsame.errors import SelfsameError
@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 33  # of the test set, which is padded when it is loaded
 
 
 @dataclass(frozen=True)
-class Ragged:
+class Ragged(Movable):
     """A list of whole numbers for each row: those of row r are value[offset[r]:offset[r + 1]], ascending."""
 
     offset: Tensor  # (rows + 1,) int64
@@ -36,9 +36,6 @@ class Ragged:
 
     def __len__(self) -> int:
         return len(self.offset) - 1
-
-    def to(self, device: torch.device | str) -> Ragged:
-        return Ragged(self.offset.to(device), self.value.to(device))
 
 
 @dataclass(frozen=True)
@@ -48,12 +45,9 @@ class MultiLabelled(Samples):
     labels: Ragged = field(kw_only=True)  # classes that a client holds
     missed: int = field(default=0, kw_only=True)  # further samples, none of whose labels has a client: never a hit
 
-    def to(self, device: torch.device | str) -> MultiLabelled:
-        return replace(self, x=self.x.to(device), y=self.y.to(device), labels=self.labels.to(device))
-
 
 @dataclass(frozen=True)
-class Bags:
+class Bags(Movable):
     """Sparse rows in memory as they are; padded samples (2, L) are made when they are asked for."""
 
     offset: Tensor  # (rows + 1,) int64
@@ -84,10 +78,6 @@ class Bags:
         place = torch.where(good, place, 0)
         index, value = self.index[place].to(torch.float32), self.value[place]
         return torch.stack([torch.where(good, index, 0.0), torch.where(good, value, 0.0)], -2)
-
-    def to(self, device: torch.device | str) -> Bags:
-        names = ("offset", "index", "value", "row_S", "start_N")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
 def load_xc(

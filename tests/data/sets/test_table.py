@@ -107,7 +107,7 @@ def test_people_with_too_few_rows_are_told(tmp_path):
 @pytest.mark.parametrize(
     "options, line",
     [
-        ({"missing": "guess"}, "missing must be error, drop or mean, got 'guess'"),
+        ({"missing": "guess"}, "missing: 'guess' is not one of error, drop, mean"),
         ({"user": "me"}, "no column 'me'; the columns are: 'b', 'who', 'c', 'a'"),
         ({"columns": "d"}, "columns: no column 'd'"),
         ({"held_out": 7}, "held_out must be 0 to 6"),

@@ -227,7 +227,7 @@ def test_missing_values_may_drop_their_row(tmp_path):
         ({"test": 0}, "test must be 1 to"),
         ({"stride": -1}, "stride must be 0 to"),
         ({"trials": -1}, "trials must be 0 to"),
-        ({"missing": "mean"}, "missing must be error or drop"),
+        ({"missing": "mean"}, "missing: 'mean' is not one of error, drop"),
         ({"test_share": 0.0}, "test_share must be above 0"),
         ({"test_share": 0.6, "validation_share": 0.4}, "their sum below 1"),
         ({"held_out": 3}, "held_out must be 0 to 2"),
