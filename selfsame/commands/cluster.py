@@ -17,6 +17,7 @@ import typer
 from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, given_tables
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
+from selfsame.files import private_folder, write
 
 if TYPE_CHECKING:
     from selfsame.config.recipe import Recipe
@@ -56,7 +57,8 @@ def up(
 ) -> None:
     """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
     from selfsame.config.presets import make_recipe
-    from selfsame.deploy.flower.terms import Serving
+    from selfsame.config.recipe import to_toml
+    from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
     from selfsame.runs.run import new_folder, vacant
 
@@ -75,7 +77,9 @@ def up(
     serving = Serving(
         nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport, seeded=seeded
     )
-    _lay_out(folder, made, serving)
+    place = private_folder(folder) / "server"
+    write(place / "recipe.toml", to_toml(made))
+    serving.write(place / FILE)
     _watch(folder, made, serving, quiet)
 
 
@@ -160,16 +164,6 @@ def _fits(recipe: Recipe, nodes: int) -> None:
         raise SelfsameError(f"--nodes {nodes}: expected 2 to {most}, the clients of {recipe.data.name}")
 
 
-def _lay_out(folder: Path, recipe: Recipe, serving: Serving) -> None:
-    from selfsame.config.recipe import to_toml
-    from selfsame.deploy.flower.terms import FILE
-    from selfsame.files import private_folder, write
-
-    place = private_folder(folder) / "server"
-    write(place / "recipe.toml", to_toml(recipe))
-    serving.write(place / FILE)
-
-
 def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     """Everything up, a bar while rounds go by, everything down, the table."""
     from rich.console import Console
@@ -192,8 +186,8 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
             with Cluster(folder, samples, extra) as cluster:
                 watch = Watch(cluster, folder / "server")
-                for state in watch.run():
-                    bar.update(task, completed=state.round, now=state.now)
+                for completed, now in watch.run():
+                    bar.update(task, completed=completed, now=now)
                 bar.update(task, now="taking it down")
     except KeyboardInterrupt:
         print(f"selfsame: stopped; `selfsame cluster resume {folder}` goes on after the last round", file=sys.stderr)
