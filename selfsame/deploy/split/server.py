@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,10 +26,8 @@ from selfsame.deploy.split.controller import Controller, EnclaveEnded
 from selfsame.enclave import seal
 from selfsame.enclave.mandate import Mandate
 from selfsame.engine import optimisers
-from selfsame.engine.joint import privacy_spent
 from selfsame.engine.state import State, begin
 from selfsame.errors import SelfsameError
-from selfsame.privacy.accountant import PrivacySpent
 
 
 @dataclass
@@ -91,12 +89,6 @@ class SplitServer(Host[SplitAgreement]):
     @property
     def waiting_until(self) -> float:
         return NEVER if self._queue else super().waiting_until
-
-    @property
-    def privacy(self) -> PrivacySpent | None:
-        """What the device that took part most often has spent."""
-        spent = privacy_spent(self.problem, self.state)
-        return None if spent is None else replace(spent, simulated=False)
 
     def _step(self, now: float) -> list[Ask]:
         asks: list[Ask] = []
