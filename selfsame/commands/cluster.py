@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -181,8 +178,9 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     if ":" in recipe.method.name:  # the nodes have the same owner, who may name the code that they import
         extra["methods"] = recipe.method.name
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), os.getcwd())))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does, everything taken down
     try:
-        with _terminated(), Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
             with Cluster(folder, samples, extra) as cluster:
                 watch = Watch(cluster, folder / "server")
@@ -192,21 +190,9 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     except KeyboardInterrupt:
         print(f"selfsame: stopped; `selfsame cluster resume {folder}` goes on after the last round", file=sys.stderr)
         raise typer.Exit(130) from None
-    _table(watch.records(), folder)
-
-
-@contextmanager
-def _terminated() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does, with everything taken down."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
     finally:
         signal.signal(signal.SIGTERM, before)
+    _table(watch.records(), folder)
 
 
 def _table(records: list[dict[str, Any]], folder: Path) -> None:
@@ -216,8 +202,6 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
     console = Console()
     table = Table("round", "seconds", "asked", "taken", "refused or lost", "KB down", "KB up", title="rounds")
     for record in records:
-        if "taken" not in record:
-            continue
         told = [f"{name} {count}" for name, count in record.get("counts", {}).items() if name not in _WELL]
         table.add_row(
             str(record["round"]), f"{record['seconds']:.1f}", str(record["asked"]), str(record["taken"]),

@@ -88,5 +88,5 @@ class Watch:
         return text.splitlines()[0] if text else f"see {self.cluster.log('superlink')}"
 
     def _describe(self) -> str:
-        last = (self.records() or [{}])[-1]
-        return "{taken} of {asked} in {seconds:.1f} s".format(**last) if "taken" in last else "registering"
+        found = self.records()
+        return "{taken} of {asked} in {seconds:.1f} s".format(**found[-1]) if found else "registering"
