@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,6 +14,7 @@ import typer
 from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, given_tables
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
+from selfsame.files import private_folder, write
 
 if TYPE_CHECKING:
     from selfsame.config.recipe import Recipe
@@ -56,7 +54,8 @@ def up(
 ) -> None:
     """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
     from selfsame.config.presets import make_recipe
-    from selfsame.deploy.flower.terms import Serving
+    from selfsame.config.recipe import to_toml
+    from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
     from selfsame.runs.run import new_folder, vacant
 
@@ -75,7 +74,9 @@ def up(
     serving = Serving(
         nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport, seeded=seeded
     )
-    _lay_out(folder, made, serving)
+    place = private_folder(folder) / "server"
+    write(place / "recipe.toml", to_toml(made))
+    serving.write(place / FILE)
     _watch(folder, made, serving, quiet)
 
 
@@ -160,16 +161,6 @@ def _fits(recipe: Recipe, nodes: int) -> None:
         raise SelfsameError(f"--nodes {nodes}: expected 2 to {most}, the clients of {recipe.data.name}")
 
 
-def _lay_out(folder: Path, recipe: Recipe, serving: Serving) -> None:
-    from selfsame.config.recipe import to_toml
-    from selfsame.deploy.flower.terms import FILE
-    from selfsame.files import private_folder, write
-
-    place = private_folder(folder) / "server"
-    write(place / "recipe.toml", to_toml(recipe))
-    serving.write(place / FILE)
-
-
 def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     """Everything up, a bar while rounds go by, everything down, the table."""
     from rich.console import Console
@@ -187,32 +178,21 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     if ":" in recipe.method.name:  # the nodes have the same owner, who may name the code that they import
         extra["methods"] = recipe.method.name
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), os.getcwd())))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does, everything taken down
     try:
-        with _terminated(), Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
             with Cluster(folder, samples, extra) as cluster:
                 watch = Watch(cluster, folder / "server")
-                for state in watch.run():
-                    bar.update(task, completed=state.round, now=state.now)
+                for completed, now in watch.run():
+                    bar.update(task, completed=completed, now=now)
                 bar.update(task, now="taking it down")
     except KeyboardInterrupt:
         print(f"selfsame: stopped; `selfsame cluster resume {folder}` goes on after the last round", file=sys.stderr)
         raise typer.Exit(130) from None
-    _table(watch.records(), folder)
-
-
-@contextmanager
-def _terminated() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does, with everything taken down."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
     finally:
         signal.signal(signal.SIGTERM, before)
+    _table(watch.records(), folder)
 
 
 def _table(records: list[dict[str, Any]], folder: Path) -> None:
@@ -222,8 +202,6 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
     console = Console()
     table = Table("round", "seconds", "asked", "taken", "refused or lost", "KB down", "KB up", title="rounds")
     for record in records:
-        if "taken" not in record:
-            continue
         told = [f"{name} {count}" for name, count in record.get("counts", {}).items() if name not in _WELL]
         table.add_row(
             str(record["round"]), f"{record['seconds']:.1f}", str(record["asked"]), str(record["taken"]),

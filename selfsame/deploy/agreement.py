@@ -9,7 +9,6 @@ import hashlib
 import json
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -18,13 +17,12 @@ from selfsame import methods, nets
 from selfsame.config.recipe import Recipe, RunPart, from_mapping, to_mapping
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
-from selfsame.data.federation import RAW, SAMPLES, Federation, written_samples
+from selfsame.data.federation import RAW, Federation
 from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.engine.problem import Problem
 from selfsame.errors import SelfsameError
 from selfsame.fields import one_of, read_fields
-from selfsame.files import write_json
 from selfsame.methods import LocalLoss, SplitLoss, World
 from selfsame.streams import Stream
 
@@ -190,8 +188,3 @@ def digest_of(terms: Any) -> str:
     """A hash by which both sides call what can be written as JSON."""
     text = json.dumps(terms, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def write_samples(folder: Path, federation: Federation, raw: str) -> None:
-    """What samples look like, beside the recipe: enough to read the run's network again where there are none."""
-    write_json(folder / SAMPLES, written_samples(federation, raw))

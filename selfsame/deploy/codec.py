@@ -154,15 +154,8 @@ def as_tensor(data: bytes) -> Tensor:
 
 def unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the CPU, each with memory of its own: the file format knows no views."""
-    found: dict[str, Tensor] = {}
-    seen = set()
-    for name, value in tensors.items():
-        value = value.detach().to("cpu").contiguous()
-        if value.untyped_storage().data_ptr() in seen:
-            value = value.clone()
-        seen.add(value.untyped_storage().data_ptr())
-        found[name] = value
-    return found
+    copied = {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
+    return {name: value.contiguous() for name, value in copied.items()}
 
 
 def _scale(value: Tensor) -> float:
@@ -170,7 +163,8 @@ def _scale(value: Tensor) -> float:
     top = float(value.abs().max()) if value.numel() else 0.0
     if not 0 < top < math.inf:
         return 1.0
-    return math.ldexp(1.0, math.frexp(top)[1]) / _HALF_TOP
+    info = torch.finfo(value.dtype)  # whose smallest number is the least scale: a smaller one would be zero
+    return max(math.ldexp(1.0, math.frexp(top)[1]) / _HALF_TOP, info.tiny * info.eps)
 
 
 def decode(payload: bytes, *, expected: Spec) -> Message:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from selfsame.config.recipe import to_toml
-from selfsame.deploy.agreement import write_samples
+from selfsame.data.federation import SAMPLES, written_samples
 from selfsame.engine import checkpoint
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State
@@ -54,7 +54,7 @@ class RunFolder:
         if self.path.is_dir() and any(self.path.iterdir()):
             raise SelfsameError(f"{self.path}: is there already and holds no run on devices; name another folder")
         write(self.path / "recipe.toml", to_toml(problem.recipe))
-        write_samples(self.path, problem.federation, raw)
+        write_json(self.path / SAMPLES, written_samples(problem.federation, raw))
 
     def saved(self) -> Saved | None:
         """What was saved last; None for a folder without a run."""

@@ -29,6 +29,7 @@ from selfsame.engine.problem import Problem
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
+from selfsame.fields import read_fields
 from selfsame.files import Record
 
 NEVER = -math.inf
@@ -230,12 +231,10 @@ class Host(ABC, Generic[A]):
         if number != self.round:
             raise Refused("round")
         phase = None if self._round is None else self._round.phase_of(first=kind != self.KINDS[-1])
-        if phase is None or node not in phase.asked:
+        if phase is None:
             raise Refused("not asked")
-        if node in phase.answered or phase.enough(now):
-            raise Refused("not needed")
-        if now > phase.deadline:
-            raise Refused("late")
+        if why := phase.refusal(node, now):
+            raise Refused(why)
         form = replace(self._forms[kind], run=self.run, round=number)
         return self._taken(node, decode(payload, expected=form), phase, now)
 
@@ -257,7 +256,7 @@ class Host(ABC, Generic[A]):
         if not (0 < samples <= _MOST_SAMPLES and len(owner) <= _LONGEST_OWNER and -1 <= place < 2**31):
             raise Refused("meta")
         try:
-            return call, message, Conditions.read(message.meta["conditions"])
+            return call, message, read_fields("conditions", message.meta["conditions"], Conditions)
         except SelfsameError:
             raise Refused("meta") from None
 
@@ -361,13 +360,10 @@ class Host(ABC, Generic[A]):
 
     def _save(self) -> None:
         """Who is which client and how far the run is. It is on the disk before any message depends on it."""
-        taken = () if self.state is None else self._spent(self.state)
+        used_N = None if self.state is None else self.problem.method.rounds_used(self.state.server)
+        taken = () if used_N is None else tuple(used_N.tolist())  # privacy that is spent must not wait for a checkpoint
         plan, counts = self.agreement.digest, dict(self.counts)
         self._files.save(Saved(FORMAT, self.run, plan, self._opened, counts, self.seats, taken))
-
-    def _spent(self, state: State) -> tuple[int, ...]:
-        """What must not wait for the checkpoint: what devices have spent of their privacy."""
-        return ()
 
     def _finish(self) -> None:
         assert self.state is not None

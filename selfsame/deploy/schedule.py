@@ -26,32 +26,26 @@ from selfsame.streams import host_generator
 class Conditions:
     """What a device says of itself; it takes part only while all three hold (section IV)."""
 
-    charging: bool = True
-    unmetered: bool = True
-    idle: bool = True
+    charging: bool
+    unmetered: bool
+    idle: bool
 
     @property
     def ready(self) -> bool:
         return self.charging and self.unmetered and self.idle
 
     @staticmethod
-    def read(given: Any) -> Conditions:
-        """From a table with exactly these three truth values."""
-        found = read_fields("conditions", given, Conditions)
-        if len(given) < len(vars(found)):
-            raise SelfsameError(f"conditions: expected {', '.join(vars(found))}, got {', '.join(given) or 'nothing'}")
-        return found
-
-    @staticmethod
     def now(file: Path | None) -> Conditions:
         """What the device's JSON file says of it; ready where there is none, not ready where it cannot be read."""
         try:
-            return READY if file is None or not file.exists() else Conditions.read(read_json(file))
+            if file is None or not file.exists():
+                return READY
+            return read_fields("conditions", read_json(file), Conditions)
         except (OSError, SelfsameError):
             return Conditions(False, False, False)
 
 
-READY = Conditions()
+READY = Conditions(True, True, True)
 
 
 @dataclass(frozen=True)
@@ -120,39 +114,26 @@ class Registry:
         self.valid = valid
         self.spent: set[str] = set()  # for good, also where the device registers again
         self._entry: dict[str, _Entry] = {}
-        self._rank: dict[str, int] = {}
 
     def __contains__(self, node: str) -> bool:
         return node in self._entry
 
-    def __len__(self) -> int:
-        return len(self._entry)
-
-    def register(self, node: str, now: float, conditions: Conditions = READY, rank: int | None = None) -> None:
+    def register(self, node: str, now: float, rank: int, conditions: Conditions = READY) -> None:
         """Step 1, at any time and as often as the device likes; the last word counts.
 
-        `rank` is the node's place in the order from which devices are drawn (its client number); a node without one
-        takes the next, and every node keeps its own for good.
+        `rank` is the node's place in the order from which devices are drawn: its client number.
         """
-        if node not in self._rank:
-            self._rank[node] = max(self._rank.values(), default=-1) + 1 if rank is None else rank
-        before = self._entry.get(node)
-        held = before.held if before else -math.inf
-        self._entry[node] = _Entry(self._rank[node], now + self.valid, conditions, held)
+        held = self._entry[node].held if node in self._entry else -math.inf
+        self._entry[node] = _Entry(rank, now + self.valid, conditions, held)
 
     def forget(self, node: str) -> None:
         """It has left, or its time is up."""
         self._entry.pop(node, None)
 
     def hold(self, node: str, until: float) -> None:
-        """It was asked for something and has until then."""
+        """It was asked for something and has until then; -inf: nobody waits for it any longer."""
         if node in self._entry:
             self._entry[node].held = until
-
-    def release(self, node: str) -> None:
-        """It has answered, or nobody waits for it any longer."""
-        if node in self._entry:
-            self._entry[node].held = -math.inf
 
     def expired(self, now: float) -> list[str]:
         """Whose registration has run out."""
@@ -193,16 +174,19 @@ class Phase:
 
     def take(self, node: str, now: float) -> bool:
         """An answer has come; whether it counts."""
-        if not self.wants(node, now):
+        if self.refusal(node, now):
             return False
         self.answered.append(node)
         self.gone.discard(node)
         return True
 
-    def wants(self, node: str, now: float) -> bool:
-        """Whether an answer would count: of a node that was asked, the first of it, in time, and needed."""
-        first = node in self.asked and node not in self.answered
-        return first and now <= self.deadline and not self.enough(now)
+    def refusal(self, node: str, now: float) -> str:
+        """Why an answer would not count; empty: it would."""
+        if node not in self.asked:
+            return "not asked"
+        if node in self.answered or self.enough(now):
+            return "not needed"
+        return "late" if now > self.deadline else ""
 
     def lose(self, node: str) -> None:
         """The transport says that it is gone, or it refused."""
@@ -316,7 +300,7 @@ class Round:
         """The round is over, one way or the other: nobody is at work for it any longer."""
         for phase in (self.embeddings, self.answers):
             for node in phase.asked if phase else ():
-                self.registry.release(node)
+                self.registry.hold(node, -math.inf)
 
     def _held(self, nodes: Sequence[str], until: float) -> list[str]:
         for node in nodes:

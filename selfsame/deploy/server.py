@@ -81,7 +81,7 @@ class Server(Host[Agreement]):
             self._calls[node].again = now + self.terms.answer_wait
             return "not ready yet"
         if self.state is not None and seat.client < self.state.present:
-            self.registry.register(node, now, conditions, rank=seat.client)
+            self.registry.register(node, now, seat.client, conditions)
         elif node not in self._new:
             self._new.append(node)
         return "registered"
@@ -221,7 +221,7 @@ class Server(Host[Agreement]):
             self.state.present = present
         checkpoint.save_state(self.state, self._files.checkpoint)
         for node in self._new:
-            self.registry.register(node, now, rank=self.seats[node].client)
+            self.registry.register(node, now, self.seats[node].client)
         self._new = []
 
     def _tables(self, present: int) -> Fields:

@@ -28,7 +28,7 @@ AVERAGES = ("active", "all")
 LARGEST = 1e100  # of an embedding's numbers: squares must not overflow
 NEVER = 1e300  # the distance of a sample that is no negative: beyond every margin, and nothing times it is nothing
 _BLOCK = 2**17  # distances held at a time: 1 MiB, which fits a core's cache
-_FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting; twice this fits a byte
+_FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting; their number fits a byte
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,7 @@ def value_and_derivatives(emb_SD: Array, label_S: Array, loss: Loss) -> tuple[fl
         x_SD /= np.where(length_S1 > 0, length_S1, 1)
     value, grad_SD = 0.0, np.zeros_like(x_SD)
     for rule in _RULES[loss.kind] if len(x_SD) else ():
-        space = _Space(x_SD, label_S, squared)
-        few = rule is _triplets and space.positives <= _FEW
-        total, active, terms, part_SD = _half_sweep(space, loss) if few else _sweep(space, rule, loss)
+        total, active, terms, part_SD = _sweep(_Space(x_SD, label_S, squared), rule, loss)
         count = max(1, terms if loss.average == "all" else active)
         value += total / count
         grad_SD += part_SD / count
@@ -125,7 +123,6 @@ class _Space:
         self.squared = squared
         self.begin_S = np.searchsorted(label_S, label_S, "left")
         self.end_S = np.searchsorted(label_S, label_S, "right")
-        self.positives = max(1, int((self.end_S - self.begin_S).max()) - 1)
 
     def mates(self, first: int, last: int) -> tuple[Array, Array]:
         """The other samples of each anchor's label, the anchor itself where there are fewer, and which are others."""
@@ -135,12 +132,12 @@ class _Space:
         there_BK = mate_BK < self.end_S[first:last, None]
         return np.where(there_BK, mate_BK, anchor_B1), there_BK
 
-    def distances(self, first: int, last: int, start: int) -> tuple[Array, Array]:
-        """From samples first to last to those from `start` on, and where they are zero."""
-        dist_BT = self.left_SE[first:last] @ self.right_ES[:, start:]
-        zero_X = np.flatnonzero(dist_BT <= self.nearest)
-        dist_BT.ravel()[zero_X] = 0
-        return (dist_BT if self.squared else np.sqrt(dist_BT, out=dist_BT)), zero_X
+    def distances(self, first: int, last: int) -> tuple[Array, Array]:
+        """From samples first to last to all, and where they are zero."""
+        dist_BS = self.left_SE[first:last] @ self.right_ES
+        zero_X = np.flatnonzero(dist_BS <= self.nearest)
+        dist_BS.ravel()[zero_X] = 0
+        return (dist_BS if self.squared else np.sqrt(dist_BS, out=dist_BS)), zero_X
 
     def strengths(self, slope_X: Array, dist_X: Array, zero_X: Array) -> Array:
         """v from derivatives by distance; overwrites the distances."""
@@ -159,7 +156,7 @@ def _sweep(space: _Space, rule: _Rule, loss: Loss) -> tuple[float, int, int, Arr
     for first in range(0, samples, step):
         last = min(first + step, samples)
         mate_BK, there_BK = space.mates(first, last)
-        dist_BS, zero_X = space.distances(first, last, 0)
+        dist_BS, zero_X = space.distances(first, last)
         pos_BK = np.take_along_axis(dist_BS, mate_BK, 1)
         np.put_along_axis(dist_BS, mate_BK, NEVER, 1)
         np.put_along_axis(dist_BS, np.arange(first, last)[:, None], NEVER, 1)
@@ -173,67 +170,6 @@ def _sweep(space: _Space, rule: _Rule, loss: Loss) -> tuple[float, int, int, Arr
     return total, active, terms, moved_SE[:, :-1] - moved_SE[:, -1:] * space.x_SD
 
 
-def _half_sweep(space: _Space, loss: Loss) -> tuple[float, int, int, Array]:
-    """`_sweep` with `_triplets` for anchors with few positives, every distance computed once instead of twice.
-
-    The edges of all anchors come first. Then the distance of a and j is held against those of a and those of j, one
-    after another: for so few, that is faster than sorting. T samples are in a block or after it, R after it.
-    """
-    x_SD, samples = space.x_SD, len(space.x_SD)
-    mate_SK, there_SK = space.mates(0, samples)
-    pos_SK = np.stack([((x_SD[mate_S] - x_SD) ** 2).sum(1) for mate_S in mate_SK.T], 1)
-    pos_SK = pos_SK if space.squared else np.sqrt(pos_SK)
-    edges = [(edge_SK, edge_SK.T.copy()) for edge_SK in _edges(pos_SK, there_SK, loss)]
-    below_SK, moved_SE, pushes = np.zeros(pos_SK.shape, np.int64), np.zeros_like(space.with_one_SE), 0.0
-    step = min(255, max(8, 2 * _BLOCK // samples))  # a byte holds the counts of so many rows
-    for first in range(0, samples, step):
-        last = min(first + step, samples)
-        rows, columns = last - first, samples - first
-        dist_BT, zero_X = space.distances(first, last, first)
-        own_B1 = np.arange(rows)[:, None]
-        mate_BK = mate_SK[first:last] - first
-        np.put_along_axis(dist_BT, np.where(mate_BK < 0, own_B1, mate_BK), NEVER, 1)
-        np.put_along_axis(dist_BT, own_B1, NEVER, 1)
-        count_BT = np.zeros(dist_BT.shape, np.uint8)
-        for change, (edge_SK, edge_KS) in zip((np.add, np.subtract), edges):
-            # Against the edges of the block's own anchors; in eights, which are counted a word at a time.
-            under_BKT = np.zeros((rows, space.positives, -(-columns // 8) * 8), bool)
-            _less(dist_BT[:, None], edge_SK[first:last, :, None], under_BKT[:, :, :columns])
-            change(count_BT, under_BKT[:, :, :columns].sum(1, dtype=np.uint8), out=count_BT)
-            below_BK = np.bitwise_count(under_BKT.view(np.uint64)).sum(2, dtype=np.int64)
-            change(below_SK[first:last], below_BK, out=below_SK[first:last])
-            # Against the edges of the anchors after it, for which the block's samples are negatives.
-            under_BKR = np.empty((rows, space.positives, columns - rows), bool)
-            _less(dist_BT[:, None, rows:], edge_KS[:, last:], under_BKR)
-            change(count_BT[:, rows:], under_BKR.sum(1, dtype=np.uint8), out=count_BT[:, rows:])
-            change(below_SK[last:], under_BKR.sum(0, dtype=np.uint8).T, out=below_SK[last:])
-        slope_BT = count_BT.astype(np.float64)
-        pushes += float(np.vdot(slope_BT, dist_BT))
-        slope_BT[:, :rows] += slope_BT[:, :rows].T.copy()  # of the block's pairs, only one anchor's edges were asked
-        v_BT = space.strengths(slope_BT, dist_BT, zero_X)
-        moved_SE[first:last] += v_BT @ space.with_one_SE[first:]
-        moved_SE[last:] += v_BT[:, rows:].T @ space.with_one_SE[first:last]
-    grad_SD = moved_SE[:, :-1] - moved_SE[:, -1:] * x_SD
-
-    total = np.vdot(below_SK, pos_SK + loss.margin) - pushes
-    mates_S = there_SK.sum(1)
-    pull_SK = space.strengths(below_SK, pos_SK, np.flatnonzero(pos_SK == 0))
-    place_S1 = np.arange(samples)[:, None] - space.begin_S[:, None]
-    pull_SK += pull_SK[mate_SK, place_S1 - (np.arange(samples)[:, None] > mate_SK)]  # each pulls and is pulled
-    for mate_S, pull_S in zip(mate_SK.T, pull_SK.T):
-        grad_SD -= pull_S[:, None] * (x_SD[mate_S] - x_SD)
-    return float(total), int(below_SK.sum()), int(mates_S @ (samples - 1 - mates_S)), grad_SD
-
-
-def _less(left: Array, right: Array, out: Array) -> None:
-    """out = left < right, without the copies that numpy makes of rows shorter than a third of its buffer."""
-    before = np.setbufsize(1024)
-    try:
-        np.less(left, right, out=out)
-    finally:
-        np.setbufsize(before)
-
-
 def _edges(pos_BK: Array, there_BK: Array, loss: Loss) -> list[Array]:
     """A triplet is active if its negative is nearer than the first of these and not nearer than the second."""
     edges = [pos_BK + loss.margin]
@@ -244,8 +180,16 @@ def _edges(pos_BK: Array, there_BK: Array, loss: Loss) -> list[Array]:
 
 def _triplets(pos_BK: Array, there_BK: Array, neg_BS: Array, loss: Loss) -> _Terms:
     """(1), max(d_ap - d_an + margin, 0), over all triplets, or those with d_an > d_ap: batch-all, semi-hard."""
-    above_BS, below_BK = np.zeros(neg_BS.shape, np.int64), np.zeros(pos_BK.shape, np.int64)
+    above_BS, below_BK = np.zeros(neg_BS.shape), np.zeros(pos_BK.shape, np.int64)
     for sign, edge_BK in zip((1, -1), _edges(pos_BK, there_BK, loss)):
+        if edge_BK.shape[1] <= _FEW:
+            count_BS = np.zeros(neg_BS.shape, np.uint8)
+            for place, edge_B in enumerate(edge_BK.T):
+                under_BS = neg_BS < edge_B[:, None]
+                count_BS += under_BS
+                below_BK[:, place] += sign * under_BS.sum(1, dtype=np.uint32).astype(np.int64)
+            above_BS += sign * count_BS.astype(np.float64)
+            continue
         for row, (neg_S, edge_K) in enumerate(zip(neg_BS, edge_BK)):
             above_BS[row] += sign * (len(edge_K) - np.searchsorted(np.sort(edge_K), neg_S, "right"))
             below_BK[row] += sign * np.searchsorted(np.sort(neg_S), edge_K, "left")

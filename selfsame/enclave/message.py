@@ -72,30 +72,20 @@ def write_frame(to: IO[bytes], body: bytes) -> None:
 
 
 def read_frame(source: IO[bytes], most: int) -> bytes | None:
-    """The next frame's body; None at the end. A frame of more than `most` bytes is read past and refused."""
-    head = _exactly(source, _LENGTH.size)
-    if head is None:
+    """The next frame's body, from a buffered stream; None at its end. One longer than `most` is read past, refused."""
+    head = source.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
         return None
     (length,) = _LENGTH.unpack(head)
     if length <= most:
-        return _exactly(source, length)
+        body = source.read(length)
+        return body if len(body) == length else None
     while length:
         piece = source.read(min(length, _PIECE))
         if not piece:
             return None
         length -= len(piece)
     raise Denied("size")
-
-
-def _exactly(source: IO[bytes], count: int) -> bytes | None:
-    """So many bytes, or None where the stream ends before."""
-    got = bytearray()
-    while len(got) < count:
-        piece = source.read(count - len(got))
-        if not piece:
-            return None
-        got += piece
-    return bytes(got)
 
 
 def pack(array_RC: NDArray[np.floating]) -> bytes:

@@ -70,6 +70,16 @@ def test_half_precision_keeps_eleven_bits(values, power):
         assert abs(got - want) <= max(2.0**-11 * abs(want), 2.0**-38 * top)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_half_precision_of_the_smallest_numbers(dtype):
+    info = torch.finfo(dtype)
+    value = torch.tensor([1.0, 0.0, 1000.0], dtype=dtype) * (info.tiny * info.eps)
+    spec = Spec("x", fields={"v": Field((3,), dtype, half=True)})
+    assert torch.equal(
+        decode(encode("x", 0, {"run": ""}, {"v": value}, frozenset({"v"})), expected=spec).fields["v"], value
+    )
+
+
 def test_views_of_one_tensor():
     table = torch.arange(6.0).reshape(2, 3)
     fields = {"a": table, "b": table[0], "c": table.T}

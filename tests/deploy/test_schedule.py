@@ -10,12 +10,13 @@ from selfsame.config.recipe import from_mapping
 from selfsame.deploy.schedule import Conditions, Decision, Phase, Registry, Round, Terms, select
 from selfsame.engine.turnout import _select, host_generator, np, turnout
 from selfsame.errors import SelfsameError
+from selfsame.fields import read_fields
 
 
 def registered(count, now=0.0, valid=1000.0):
     registry = Registry(valid)
     for rank in range(count):
-        registry.register(f"n{rank}", now, rank=rank)
+        registry.register(f"n{rank}", now, rank)
     return registry
 
 
@@ -25,20 +26,20 @@ def registered(count, now=0.0, valid=1000.0):
 def test_a_registration_runs_out_and_can_be_renewed():
     registry = registered(2, valid=10.0)
     assert registry.eligible(9.9) == ["n0", "n1"]
-    registry.register("n1", 5.0)
+    registry.register("n1", 5.0, 1)
     assert registry.eligible(10.0) == ["n1"]
     assert registry.expired(10.0) == ["n0"]
     registry.forget("n0")
-    assert registry.expired(10.0) == [] and "n0" not in registry and len(registry) == 1
+    assert registry.expired(10.0) == [] and "n0" not in registry
     assert registry.eligible(15.0) == []
 
 
 def test_a_device_suspends_its_part_and_comes_back_to_its_place():
     registry = registered(3)
-    registry.register("n1", 1.0, Conditions(charging=False))
+    registry.register("n1", 1.0, 1, Conditions(False, True, True))
     assert registry.eligible(2.0) == ["n0", "n2"]
     registry.forget("n1")
-    registry.register("n1", 3.0)
+    registry.register("n1", 3.0, 1)
     assert registry.eligible(4.0) == ["n0", "n1", "n2"]
 
 
@@ -47,12 +48,12 @@ def test_a_spent_device_stays_spent_and_a_busy_one_is_left_alone():
     registry.spent.add("n0")
     registry.hold("n1", 5.0)
     assert registry.eligible(4.9) == ["n2"]
-    registry.register("n0", 1.0)
-    registry.register("n1", 1.0)  # registering again does not free it
+    registry.register("n0", 1.0, 0)
+    registry.register("n1", 1.0, 1)  # registering again does not free it
     assert registry.eligible(4.9) == ["n2"]
     assert registry.eligible(5.0) == ["n1", "n2"]
     registry.hold("n1", 9.0)
-    registry.release("n1")
+    registry.hold("n1", -math.inf)
     assert registry.eligible(5.0, besides=["n2"]) == ["n1"]
 
 
@@ -61,8 +62,8 @@ def test_a_spent_device_stays_spent_and_a_busy_one_is_left_alone():
 )
 def test_conditions_are_three_truth_values(given_):
     with pytest.raises(SelfsameError, match="conditions"):
-        Conditions.read(given_)
-    assert not Conditions.read({"charging": True, "idle": False, "unmetered": True}).ready
+        read_fields("conditions", given_, Conditions)
+    assert not read_fields("conditions", {"charging": True, "idle": False, "unmetered": True}, Conditions).ready
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_nobody_waits_for_those_who_are_gone_where_others_are_there():
     for node in asked:
         round_.embeddings.lose(node)
     assert round_.embeddings_decision(0.5) is Decision.WAIT  # somebody may still come
-    registry.register("n6", 0.6)
+    registry.register("n6", 0.6, 6)
     assert round_.embeddings_decision(0.7) is Decision.AGAIN
     assert round_.open_embeddings(0.7) == ["n6"]
 
@@ -282,7 +283,7 @@ def test_no_round_outlasts_its_deadlines_and_nobody_is_asked_who_must_not(events
     until, ready, spent, busy = {}, {}, set(), {}
 
     def register(node, ok):
-        registry.register(node, now, Conditions(idle=ok))
+        registry.register(node, now, int(node[1:]), Conditions(True, True, ok))
         until[node], ready[node] = now + 25.0, ok
 
     for i in range(8):

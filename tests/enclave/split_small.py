@@ -30,6 +30,19 @@ def a_plan(**changes):
     return Mandate(**(whole | changes))
 
 
+class Recording(Controller):
+    """A controller that keeps every byte that passed."""
+
+    def __init__(self, plan, **options):
+        self.seen = []
+        super().__init__(plan, **options)
+
+    def _exchange(self, body):
+        answer = super()._exchange(body)
+        self.seen += [body, answer]
+        return answer
+
+
 class Direct(Controller):
     """A controller whose enclave is an object: quicker than a process, the same frames."""
 
@@ -38,7 +51,8 @@ class Direct(Controller):
         self.enclave = Enclave(plan, **options)
 
     def _exchange(self, body):
-        return self.enclave.handle(body)
+        self.seen += [body, self.enclave.handle(body)]
+        return self.seen[-1]
 
     def close(self):
         pass

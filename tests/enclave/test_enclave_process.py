@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from split_small import a_plan, joined, run_round, weights
+from split_small import Recording, a_plan, joined, run_round, weights
 
 from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.__main__ import serve
@@ -29,7 +29,7 @@ def windows(array):
 
 def test_the_controller_sees_no_embedding_no_derivative_and_no_gradient():
     plan = a_plan(privacy={"kind": "laplace", "drop": 0.0, "clip": 1.0, "scale": 1e-3})
-    with Controller(plan, record=True) as controller:
+    with Recording(plan) as controller:
         devices = joined(controller, 5)
         everything = [run_round(controller, devices, number, weights(number)) for number in (1, 2, 3)]
         seen = b"".join(controller.seen)

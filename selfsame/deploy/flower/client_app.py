@@ -74,16 +74,11 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
         from selfsame.deploy.device import Device
 
         return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), **common)
-    from selfsame.deploy.split.device import SplitDevice
-
-    collateral = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
-    return SplitDevice(folder, str(config["samples"]), policy=_policy(config), collateral=collateral, **common)
-
-
-def _policy(config: Mapping[str, Any]) -> Any:
-    """Which enclaves the device trusts: none, unless its configuration says so."""
     from selfsame.deploy.split.attest import Policy
+    from selfsame.deploy.split.device import SplitDevice
 
     statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
     measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))
-    return Policy(measurements, statuses, config.get("simulated-enclave", False) is True)
+    policy = Policy(measurements, statuses, config.get("simulated-enclave", False) is True)  # by default it trusts none
+    collateral = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
+    return SplitDevice(folder, str(config["samples"]), policy=policy, collateral=collateral, **common)

@@ -142,9 +142,14 @@ class Cluster:
         ], environment)  # fmt: skip
         until = time.monotonic() + _START
         while not self.healthy():
-            if self.superlink.poll() is not None or time.monotonic() > until:
+            if not self.linked or time.monotonic() > until:
                 raise SelfsameError(f"the SuperLink did not start; see {self.log('superlink')}")
             time.sleep(0.1)
+
+    @property
+    def linked(self) -> bool:
+        """Whether the SuperLink's process runs."""
+        return self.superlink is not None and self.superlink.poll() is None
 
     def healthy(self) -> bool:
         """Whether the SuperLink answers, over TLS and with the certificate of this federation."""

@@ -20,7 +20,10 @@ from selfsame.deploy.flower.bundle import TEXT
 from selfsame.errors import SelfsameError
 from selfsame.files import private_folder
 
-FENCED = ("flwr-clientapp", "flwr-serverapp")
+FENCED = {  # where each command's own function is, and the module that installs apps for it
+    "flwr-clientapp": ("flwr.supernode.cli.flwr_clientapp", "flwr.supernode.runtime.run_clientapp"),
+    "flwr-serverapp": ("flwr.superlink.cli.flwr_serverapp", "flwr.superlink.runtime.run_serverapp"),
+}
 REFUSED = ("flwr-agentapp", "flwr-connector", "flwr-model", "flwr-simulation")
 _HOLDS = {"pyproject.toml", ".info/CONTENT"}
 _LONGEST = 1 << 16
@@ -29,7 +32,7 @@ _LONGEST = 1 << 16
 def write_guard(folder: Path) -> Path:
     """A folder to put before the path of a SuperNode or SuperLink."""
     private_folder(folder)
-    for name in FENCED + REFUSED:
+    for name in (*FENCED, *REFUSED):
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} {name} "$@"\n', encoding="utf-8")
         script.chmod(0o700)
@@ -67,18 +70,11 @@ def main() -> None:
     """Stands in for the command whose name is the first word."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     sys.argv[0] = name
-    if name == "flwr-clientapp":
-        from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
-
-        fence(import_module("flwr.supernode.runtime.run_clientapp"))
-        flwr_clientapp()
-    elif name == "flwr-serverapp":
-        from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
-
-        fence(import_module("flwr.superlink.runtime.run_serverapp"))
-        flwr_serverapp()
-    else:
+    if name not in FENCED:
         sys.exit(f"{name or 'no command'}: this node runs selfsame's app and no other")
+    command, runtime = map(import_module, FENCED[name])
+    fence(runtime)
+    getattr(command, name.replace("-", "_"))()
 
 
 if __name__ == "__main__":

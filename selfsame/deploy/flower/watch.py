@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +18,15 @@ _BEGIN = 180.0  # seconds in which a submitted run must begin
 _AGAIN = 3  # starts without a round between them before the run is given up
 
 
-@dataclass(frozen=True)
-class Seen:
-    """How far the run is."""
-
-    round: int
-    now: str
-
-
 class Watch:
     """One run of a cluster, in the server's folder."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder.resolve()
 
-    def run(self) -> Iterator[Seen]:
-        """Start everything and yield now and then until the last round; raises where it cannot go on."""
-        yield Seen(self.round, "starting SuperLink and SuperNodes")
+    def run(self) -> Iterator[tuple[int, str]]:
+        """Start everything and yield (complete rounds, what is at work) now and then until the last round."""
+        yield (self.round, "starting SuperLink and SuperNodes")
         if not self.done:
             self.cluster.start()
         tries, reached = 0, self.round
@@ -45,11 +36,10 @@ class Watch:
             if tries == _AGAIN:
                 raise SelfsameError(f"the run stopped {tries} times in round {self.round + 1}: {self.trouble()}")
             tries += 1
-            link = self.cluster.superlink
-            if link is None or link.poll() is not None:
-                yield Seen(self.round, "starting the SuperLink again")
+            if not self.cluster.linked:
+                yield (self.round, "starting the SuperLink again")
                 self.cluster.start_superlink()
-            yield Seen(self.round, "submitting the run")
+            yield (self.round, "submitting the run")
             try:
                 self.cluster.submit(folder=str(self.folder))
             except SelfsameError:
@@ -58,18 +48,17 @@ class Watch:
                 continue
             yield from self._follow()
 
-    def _follow(self) -> Iterator[Seen]:
+    def _follow(self) -> Iterator[tuple[int, str]]:
         """Until the ServerApp has ended, one way or the other."""
         until, begun = time.monotonic() + _BEGIN, False
         while True:
             self.cluster.tend()
             at_work = self.at_work()
             begun |= at_work
-            yield Seen(self.round, self._describe() if begun else "starting the ServerApp")
+            yield (self.round, self._describe() if begun else "starting the ServerApp")
             if not at_work and (begun or time.monotonic() > until or self.done):
                 return
-            link = self.cluster.superlink
-            if link is None or link.poll() is not None:
+            if not self.cluster.linked:
                 return
             time.sleep(_PAUSE)
 
@@ -86,8 +75,7 @@ class Watch:
     @property
     def round(self) -> int:
         """Complete rounds."""
-        found = self.records()
-        return found[-1]["round"] if found else 0
+        return max((record["round"] for record in self.records()), default=0)
 
     def records(self) -> list[dict[str, Any]]:
         """What the server has written of each round."""
@@ -101,7 +89,4 @@ class Watch:
 
     def _describe(self) -> str:
         found = self.records()
-        last = found[-1] if found else {}
-        if "taken" not in last:
-            return "registering"
-        return f"{last['taken']} of {last['asked']} in {last['seconds']:.1f} s"
+        return "{taken} of {asked} in {seconds:.1f} s".format(**found[-1]) if found else "registering"

@@ -30,18 +30,15 @@ class EnclaveEnded(SelfsameError):
 
 
 class Controller:
-    """An enclave's process and the way to it; with `record`, `seen` keeps every byte that passed.
+    """An enclave's process and the way to it.
 
     With `limit`, a process that has started and does not answer within so many seconds is ended: no round waits for it
     longer.
     """
 
-    def __init__(
-        self, mandate: Mandate, command: Sequence[str] = _COMMAND, record: bool = False, limit: float | None = None
-    ) -> None:
+    def __init__(self, mandate: Mandate, command: Sequence[str] = _COMMAND, limit: float | None = None) -> None:
         self.mandate = mandate
         self.limit: float | None = None
-        self.seen: list[bytes] | None = [] if record else None
         self._lock = threading.Lock()
         self._process = subprocess.Popen(list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
@@ -135,8 +132,6 @@ class Controller:
         """One frame to the enclave and its answer; Denied if it says no."""
         with self._lock:
             answer = self._exchange(body)
-            if self.seen is not None:
-                self.seen += [body, answer]
         if answer[:1] != b"\x01":
             reason = answer[1:].decode("ascii", "replace")
             raise Denied(reason if reason in REASONS else "internal")

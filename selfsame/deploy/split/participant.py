@@ -25,13 +25,11 @@ except ImportError as error:
 class Participant:
     """One device and one session; nothing but a nonce leaves it before the quote is proved."""
 
-    def __init__(
-        self, mandate: Mandate, policy: Policy, collateral: str | None = None, now: float | None = None
-    ) -> None:
+    def __init__(self, mandate: Mandate, policy: Policy, collateral: str | None = None) -> None:
         self.mandate, self.policy = mandate, policy
         self.nonce = os.urandom(seal.SIZE)
         self.attested: Attested | None = None
-        self._collateral, self._now = collateral, now
+        self._collateral = collateral
         self._digest = mandate.digest()
         self._said: tuple[bytes, bytes, bytes] | None = None  # the enclave's key, our hello, the secret in it
         self._welcome: bytes | None = None
@@ -50,17 +48,13 @@ class Participant:
 
     @staticmethod
     def remembered(
-        mandate: Mandate,
-        policy: Policy,
-        memory: Mapping[str, Any],
-        collateral: str | None = None,
-        now: float | None = None,
+        mandate: Mandate, policy: Policy, memory: Mapping[str, Any], collateral: str | None = None
     ) -> Participant:
         """The session that `memory` wrote: its keys are derived again, its sequence numbers go on.
 
         What was proved then must be accepted by the policy of today.
         """
-        one = Participant(mandate, policy, collateral, now)
+        one = Participant(mandate, policy, collateral)
         one.nonce = bytes.fromhex(memory["nonce"])
         if memory["attested"]:
             found = memory["attested"]
@@ -83,7 +77,7 @@ class Participant:
         if len(key) != seal.SIZE:
             raise SelfsameError("quote: the enclave's key is missing")
         expected = quote.report_data(key, self.nonce, self._digest)
-        self.attested = check(raw, expected, self.policy, self._collateral, self._now)
+        self.attested = check(raw, expected, self.policy, self._collateral)
         message, secret = seal.hello(key, self.nonce, self._digest)
         self._said = key, message, secret
         return message

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,10 +26,8 @@ from selfsame.deploy.split.controller import Controller, EnclaveEnded
 from selfsame.enclave import seal
 from selfsame.enclave.mandate import Mandate
 from selfsame.engine import optimisers
-from selfsame.engine.joint import privacy_spent
 from selfsame.engine.state import State, begin
 from selfsame.errors import SelfsameError
-from selfsame.privacy.accountant import PrivacySpent
 
 
 @dataclass
@@ -92,12 +90,6 @@ class SplitServer(Host[SplitAgreement]):
     def waiting_until(self) -> float:
         return NEVER if self._queue else super().waiting_until
 
-    @property
-    def privacy(self) -> PrivacySpent | None:
-        """What the device that took part most often has spent."""
-        spent = privacy_spent(self.problem, self.state)
-        return None if spent is None else replace(spent, simulated=False)
-
     def _step(self, now: float) -> list[Ask]:
         asks: list[Ask] = []
         try:
@@ -157,7 +149,7 @@ class SplitServer(Host[SplitAgreement]):
             raise
         except SelfsameError:
             raise Refused("session") from None
-        self.registry.register(node, now, conditions, rank=seat.client)
+        self.registry.register(node, now, seat.client, conditions)
         session.valid = now + self.terms.registration
         if conditions.ready:
             call.asked, call.silent, call.again = "", 0, now + self.terms.registration / 2
@@ -245,7 +237,7 @@ class SplitServer(Host[SplitAgreement]):
         sent = self._enclave.derive(round.number + 1)
         node_of = {self._session(node).number: node for node in round.embeddings.answered}
         for node in node_of.values():
-            self.state.server["taken"][self.seats[node].client] += 1
+            self._used_N[self.seats[node].client] += 1
         self._save()
         self._mark_spent()
         asks, meta = [], {"run": self.run, "plan": self.agreement.digest}
@@ -339,19 +331,22 @@ class SplitServer(Host[SplitAgreement]):
 
     def _go_on(self, saved: Saved) -> None:
         """What was spent stays spent, and the round that was open is given up."""
-        taken_N = self.state.server["taken"]
-        taken_N.copy_(torch.maximum(taken_N, torch.tensor(saved.taken or 0, dtype=taken_N.dtype)))
+        self._used_N.copy_(torch.maximum(self._used_N, torch.tensor(saved.taken or 0, dtype=torch.int64)))
         if self._opened >= self.round:
             self.counts["given up"] += 1
             self.state.round = self._opened + 1
         self._mark_spent()
 
-    def _spent(self, state: State) -> tuple[int, ...]:
-        return tuple(state.server["taken"].tolist())
-
     def _mark_spent(self) -> None:
         """Whose privacy budget is spent is not selected again."""
-        most, taken_N = self.problem.recipe.split.most, self.state.server["taken"]
+        most = self.problem.recipe.split.most
         for node, seat in self.seats.items():
-            if most and int(taken_N[seat.client]) >= most:
+            if most and int(self._used_N[seat.client]) >= most:
                 self.registry.spent.add(node)
+
+    @property
+    def _used_N(self) -> Tensor:
+        """In how many rounds each client's embeddings were used."""
+        used_N = self.problem.method.rounds_used(self.state.server)
+        assert used_N is not None
+        return used_N

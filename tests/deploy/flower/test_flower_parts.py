@@ -213,11 +213,11 @@ def test_nothing_is_installed_that_the_fence_refuses():
 
 def test_the_guard_stands_for_every_command_that_runs_apps(tmp_path):
     write_guard(tmp_path / "guard")
-    assert sorted(path.name for path in (tmp_path / "guard").iterdir()) == sorted(FENCED + REFUSED)
+    assert sorted(path.name for path in (tmp_path / "guard").iterdir()) == sorted((*FENCED, *REFUSED))
     done = subprocess.run([tmp_path / "guard" / "flwr-agentapp"], capture_output=True, text=True)
     assert done.returncode == 1 and "no other" in done.stderr
     constant = pytest.importorskip("flwr.supercore.constant")
-    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == set(FENCED + REFUSED)
+    assert set(constant.TASK_TYPE_TO_COMMAND.values()) == {*FENCED, *REFUSED}
 
 
 def test_the_fence_fits_flower(tmp_path):

@@ -114,7 +114,7 @@ class Direct(Controller):
     made = 0
 
     def __init__(self, plan):
-        self.mandate, self.seen, self.limit, self._lock = plan, [], None, threading.Lock()
+        self.mandate, self.limit, self._lock = plan, None, threading.Lock()
         self.enclave = Enclave(plan)
         Direct.made += 1
 
