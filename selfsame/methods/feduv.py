@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, Recovered, Scene, World, put_rows, sample_mean, unit
+from selfsame.methods.base import Cohort, Fields, LocalLoss, Scene, World, option, put_rows, sample_mean, unit
 from selfsame.methods.bch import BCH, Bits, bch_code, codes, smallest_message
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
@@ -40,8 +40,9 @@ class FedUV(LocalLoss):
 
     code_length: int = 127
     message_length: int = 0  # 0: chosen by `code`
-    base_bits: int = 32  # l_b, at most half of the message: see `issued_bits`
-    secrets: str = "system"  # "system": the device's cryptographic generator; "seeded": simulations that repeat
+    base_bits: int = option(32, "[1, 64]")  # l_b, at most half of the message: see `issued_bits`
+    # "system": the device's cryptographic generator; "seeded": simulations that repeat.
+    secrets: str = option("system", ("system", "seeded"))
 
     name: ClassVar[str] = "feduv"
     paper: ClassVar[str] = (
@@ -56,8 +57,7 @@ class FedUV(LocalLoss):
     )
 
     def __post_init__(self) -> None:
-        self.require(self.secrets in ("system", "seeded"), "secrets must be 'system' or 'seeded'", self.secrets)
-        self.require(1 <= self.base_bits <= 64, "base_bits must be between 1 and 64", self.base_bits)
+        super().__post_init__()
         _ = self.code
 
     @cached_property
@@ -135,19 +135,19 @@ class FedUV(LocalLoss):
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["codeword"]
 
-    def attack(self, scene: Scene) -> Recovered | None:
+    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
         """(4) pulls every coordinate of the embedding towards its bit: the signs of an update are the codeword."""
         if scene.updates is None:
             return None
         seen = "the signs of its last bias, seen one client at a time, are the codeword"
-        return Recovered(torch.sign(scene.updates(scene.client_M)), f"nothing but the network update leaves; {seen}")
+        return torch.sign(scene.updates(scene.client_M)), f"nothing but the network update leaves; {seen}"
 
 
 @dataclass(frozen=True)
 class FedUVNegative(FedUV):
     """FedUV with the negative term of (3) and (4), as in Fig. 3, for comparison: everybody must see every codeword."""
 
-    negative_weight: float = 1.0  # lambda of (3)
+    negative_weight: float = option(1.0, "[0, inf)")  # lambda of (3)
 
     name: ClassVar[str] = "feduv-negative"
     wire: ClassVar[Wire] = Wire(
@@ -155,11 +155,6 @@ class FedUVNegative(FedUV):
         up={"codeword": (Sight.PUBLIC, "the owner's codeword itself")},
         down={"codewords": (Sight.PUBLIC, "the codewords of all clients that have reported, zero for the others")},
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        weight = self.negative_weight
-        self.require(0 <= weight < float("inf"), "negative_weight must be 0 or more", weight)
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         return {"codewords": torch.zeros(world.clients, self.code_length, device=world.class_of_N.device)}
@@ -193,7 +188,7 @@ class FedUVNegative(FedUV):
     def exposed(self, server: Fields, head: Fields) -> Tensor | None:
         return server["codewords"]
 
-    def attack(self, scene: Scene) -> Recovered | None:
+    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
         """Nothing is left to attack: the codewords are published."""
         return None
 

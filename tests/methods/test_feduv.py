@@ -352,11 +352,11 @@ def test_an_inflated_report_weighs_no_more_than_a_codeword():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"secrets": "guess"}, "secrets must be 'system' or 'seeded', got 'guess'"),
+        ({"secrets": "guess"}, "secrets must be one of system, seeded, got 'guess'"),
         ({"code_length": 128}, "code length must be one of"),
         ({"code_length": 127, "message_length": 65}, "nearest has 64"),
-        ({"base_bits": 0}, "base_bits must be between 1 and 64"),
-        ({"base_bits": 65}, "base_bits must be between 1 and 64"),
+        ({"base_bits": 0}, r"base_bits must lie in \[1, 64\]"),
+        ({"base_bits": 65}, r"base_bits must lie in \[1, 64\]"),
     ],
 )
 def test_bad_options_get_one_line(options, says):
