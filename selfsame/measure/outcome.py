@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from selfsame.errors import SelfsameError
 from selfsame.measure.bootstrap import LEAST_PEOPLE, interval, mean_replicates, replicates
 from selfsame.measure.curves import FALSE_ACCEPTS, Bools, Floats, Ints, Roc, histogram, roc, supported
 from selfsame.measure.ranking import KS, precision
@@ -110,11 +109,8 @@ def fold_figures(scored: Scored, fold_T: Ints) -> Plain:
     This is how LFW's View 2 is reported. The threshold lies half way between the lowest score that is accepted and the
     highest that is not.
     """
-    folds = np.unique(fold_T)
-    if len(folds) < 2:
-        raise SelfsameError(f"folds: at least 2 are needed, got {len(folds)}")
     each = []
-    for fold in folds:
+    for fold in np.unique(fold_T):
         here = fold_T == fold
         limit = _most_right(scored.score[~here], scored.same[~here])
         each.append(float(((scored.score[here] >= limit) == scored.same[here]).mean()))

@@ -23,6 +23,7 @@ from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
 Fields = dict[str, Tensor]
+Rate = Tensor | float  # a tensor where a captured graph reads it anew in every round
 _SMALL = 2**22  # multiplications in a product of matrices
 
 
@@ -139,6 +140,7 @@ class LocalLoss(Comparison, ABC):
     shared_class: ClassVar[str]  # what happens when several clients hold the same class
     learns: ClassVar[tuple[str, ...]] = ()  # working fields that local SGD updates beside the network
     federated: ClassVar[bool] = True
+    contrasts: ClassVar[bool] = False  # whether it needs two classes
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
     # The server's table with one row per class of which a client needs its own alone, so that it can be cut in blocks.
     table: ClassVar[str | None] = None
@@ -163,7 +165,8 @@ class LocalLoss(Comparison, ABC):
 
     def check(self, world: World) -> None:
         """Raise `SelfsameError` where these hyper-parameters cannot work on this federation."""
-        return None
+        enough = world.classes >= 2 or not self.contrasts
+        self.require(enough, "there must be 2 classes or more to tell apart", world.classes)
 
     def width(self, asked: int) -> int:
         """The embedding width the network must have, given the width asked for."""
@@ -224,9 +227,7 @@ class LocalLoss(Comparison, ABC):
         stays = {name: value for name, value in mine.items() if name in self.wire.own}
         return stays, {name: value for name, value in mine.items() if name in self.wire.up}
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """The server's step on its tables, in place (they may hold a million rows); `stream` has one row."""
         return None
 
@@ -235,7 +236,7 @@ class LocalLoss(Comparison, ABC):
         return ""
 
     def absorb_blocks(
-        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream
     ) -> None:
         """`absorb` where `table` is cut into blocks."""
         raise NotImplementedError(f"{self.name}: has no table to be cut")

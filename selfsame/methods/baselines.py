@@ -55,12 +55,10 @@ class Softmax(LocalLoss):
     paper: ClassVar[str] = f"{PAPER}, Softmax (Oracle)"
     shared_class: ClassVar[str] = "clients of a class train the same row of the shared class matrix"
     row: ClassVar[str] = "class"
+    contrasts: ClassVar[bool] = True
     wire: ClassVar[Wire] = Wire(head={"class_matrix": (Sight.PUBLIC, "the embeddings of all classes")})
 
     scale: float = option(16.0, "[0, inf)")  # of cosine logits; 0: plain logits (1)
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def begin_head(self, world: World, stream: Stream) -> Fields:
         """Cosine logits: N(0, I), as every vector that a loss normalises. Plain logits: small, nearly even."""

@@ -39,6 +39,7 @@ class Fdml(SplitLoss):
 
     name: ClassVar[str] = "fdml"
     paper: ClassVar[str] = PAPER
+    contrasts: ClassVar[bool] = True
     shared_class: ClassVar[str] = "samples of all clients of a class are positives of one another"
     wire: ClassVar[Wire] = Wire(
         own={"template": "the mean embedding of the owner's samples"},
@@ -76,9 +77,6 @@ class Fdml(SplitLoss):
         noise = ("drop", "clip", "scale") if self.mechanism else ()
         privacy = {"kind": self.noise} | {name: getattr(self, name) for name in noise}
         return {name: getattr(self, name) for name in _LOSS}, privacy
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """(1) and its kin; Algorithm 1 is its derivative."""
@@ -170,10 +168,8 @@ class FlTraditional(LocalLoss):
             "bias": (Sight.PUBLIC, "its bias, a number a class"),
         },
     )
+    contrasts: ClassVar[bool] = True
     by_angle = False
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {"template": torch.zeros(len(client_R), world.dim, device=client_R.device)}

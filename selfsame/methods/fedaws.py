@@ -19,6 +19,7 @@ from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
+    Rate,
     World,
     alive_classes,
     each_row,
@@ -77,9 +78,7 @@ class ClassEmbedding(LocalLoss):
         return sample_mean((self.positive_margin - cosine_MB).clamp(min=0).square(), mask_MB)
 
     @torch.no_grad()
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Step 13 with the clients that answered (Remark 1), averaged within a class as in (5)."""
         for name in self.learns:
             # The mean multiplies silent clients by 0, which would let a NaN of theirs through.
@@ -87,7 +86,7 @@ class ClassEmbedding(LocalLoss):
             put_rows(server[name], who.class_M, mean_by_class(heard_MD, weight_M, who), alive_classes(who))
 
     def absorb_blocks(
-        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream
     ) -> None:
         """Step 13 on the rows of the round's classes alone."""
         few = replace(who, class_M=blocks.place_M)
@@ -116,6 +115,7 @@ class FedAwS(ClassEmbedding):
     """Algorithm 1, with the spread-out regulariser (7) or its stochastic negative mining (8)."""
 
     name: ClassVar[str] = "fedaws"
+    contrasts: ClassVar[bool] = True
 
     spread: str = option("mining", ("full", "mining"))  # (8), or "full" for (7)
     # nu of (7): the middle of the interval (1, 2) of the analysis. Lemma 1 bounds the error by 2(nu - 1)^2, which says
@@ -126,13 +126,8 @@ class FedAwS(ClassEmbedding):
     spread_weight: float = option(10.0, "[0, inf)")  # lambda of Step 14
     server_steps: int = option(1, "[1, inf)")  # repetitions of Step 14 a round (Remark 1)
 
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to spread out", world.classes)
-
     @torch.no_grad()
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Steps 13 and 14."""
         super().absorb(server, leaves, who, weight_M, lr, stream)
         table_CD, rate = server["class_embedding"], self.spread_weight * lr
@@ -148,7 +143,7 @@ class FedAwS(ClassEmbedding):
 
     @torch.no_grad()
     def absorb_blocks(
-        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream
     ) -> None:
         """Steps 13 and 14: the neighbours of the round's classes lie in all blocks."""
         super().absorb_blocks(blocks, leaves, who, weight_M, lr, stream)
@@ -159,9 +154,7 @@ class FedAwS(ClassEmbedding):
             subset_S = draw_subset(blocks.rows, self.subset, stream.fold(step))
             self._mine_blocks(blocks, w_MD, who, subset_S, self.spread_weight * lr)
 
-    def _mine_blocks(
-        self, blocks: Blocks, w_MD: Tensor, who: Cohort, subset_S: Tensor | None, rate: Tensor | float
-    ) -> None:
+    def _mine_blocks(self, blocks: Blocks, w_MD: Tensor, who: Cohort, subset_S: Tensor | None, rate: Rate) -> None:
         """`mining_step` over blocks: each searches its own, and whoever holds a neighbour computes what moves it."""
         table_BD, begin, k = blocks.block_BD, blocks.begin, self.neighbours
         share_M, query_MD, view = _queries(w_MD, who, self.distance)
@@ -231,7 +224,7 @@ def mining_step(
     who: Cohort,
     k: int,
     subset_S: Tensor | None,
-    rate: Tensor | float,
+    rate: Rate,
     distance: str,
     gathered: int = GATHERED,
     worked: int = WORKED,

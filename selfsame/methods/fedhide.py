@@ -22,6 +22,7 @@ from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
+    Rate,
     Scene,
     World,
     averaged,
@@ -98,9 +99,7 @@ class ProxyPrototypes(LocalLoss):
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """The unit vectors (M, D) shared in place of these unit prototypes."""
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         put_rows(server["proxies"], who.client_M, leaves["proxy"], who.alive_M)
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
@@ -225,9 +224,7 @@ class FedHide(ProxyPrototypes):
         hidden_M = (delegate_MD != 0).any(1)
         return unit(self.alpha * prototype_MD + (1 - self.alpha) * delegate_MD) * hidden_M[:, None]
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         super().absorb(server, leaves, who, weight_M, lr, stream)
         if self.search == "clustered":
             clusters.update(server, server["proxies"], who.client_M, who.alive_M, self.refresh, stream.fold(1))

@@ -29,6 +29,7 @@ from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
+    Rate,
     Scene,
     World,
     averaged,
@@ -127,9 +128,7 @@ class _Repelling(_Hyperspheres):
         """R^k of Algorithm 1: the largest distance of a sample to the centre."""
         return (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         for table, name in zip(self.wire.down, self.wire.up, strict=False):  # classes are not reported
             put_rows(server[table], who.client_M, leaves[name], who.alive_M)
 

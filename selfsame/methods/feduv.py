@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from secrets import token_bytes
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, Scene, World, option, put_rows, sample_mean, unit
-from selfsame.methods.bch import BCH, Bits, bch_code, codes, smallest_message
+from selfsame.methods.base import Cohort, Fields, LocalLoss, Rate, Scene, World, option, put_rows, sample_mean, unit
+from selfsame.methods.bch import BCH, Bits, bch_code, codes
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -69,7 +69,7 @@ class FedUV(LocalLoss):
         """
         n, k = self.code_length, self.message_length
         if not k and n >= 127:
-            k = smallest_message(n, 64)
+            k = min(valid for valid, _ in codes(n) if valid >= 64)
         elif not k:
             k = max(valid for valid, distance in codes(n) if distance * 127 >= 21 * n)
         return bch_code(n, k)
@@ -179,9 +179,7 @@ class FedUVNegative(FedUV):
     ) -> tuple[Fields, Fields]:
         return {}, {"codeword": mine["codeword"].clone()}
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Keep each report, as signs: whatever a client claims, its row weighs no more than a codeword."""
         put_rows(server["codewords"], who.client_M, leaves["codeword"].sign(), who.alive_M)
 
@@ -198,15 +196,10 @@ def scaled(z: Tensor) -> Tensor:
     return unit(z) * z.shape[-1] ** 0.5
 
 
-def base_vectors(class_ids: npt.ArrayLike, bits: int) -> Bits:
+def base_vectors(class_ids: npt.NDArray[np.integer[Any]], bits: int) -> Bits:
     """The base vector b of each class, highest bit first, shape (U, bits): unique without a list of those issued.
 
     The number behind it is id * odd + offset modulo 2^bits, and an odd factor has an inverse there.
     """
-    ids = np.asarray(class_ids)
-    if ids.size and (ids.min() < 0 or int(ids.max()) >= 2**bits):
-        raise SelfsameError(
-            f"base vectors: {bits} bits tell classes 0 to {2**bits - 1} apart, got {ids.min()} to {ids.max()}"
-        )
-    number_U = ids.astype(np.uint64) * _ODD + _OFFSET
+    number_U = class_ids.astype(np.uint64) * _ODD + _OFFSET
     return ((number_U[:, None] >> np.arange(bits - 1, -1, -1, dtype=np.uint64)) & np.uint64(1)).astype(np.uint8)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from selfsame.errors import SelfsameError
 from selfsame.measure.outcome import fold_figures
 from selfsame.measure.trials import Scored
 
@@ -26,5 +25,3 @@ def test_folds_by_loops():
     mean, error, each = found["accuracy"], found["standard_error"], found["each"]
     assert each == pytest.approx(expected) and mean == pytest.approx(np.mean(expected))
     assert error == pytest.approx(np.sqrt(sum((x - mean) ** 2 for x in expected) / 4) / np.sqrt(5))
-    with pytest.raises(SelfsameError, match="at least 2"):
-        fold_figures(Scored(score, same, fold, fold), fold * 0)

@@ -16,7 +16,7 @@ def test_users_by_loops(seed, trials, pairs):
     rng = np.random.default_rng(seed)
     a, b = rng.integers(5, size=trials), rng.integers(5, size=trials)
     scored = Scored(rng.integers(-3, 4, trials) / 2, a == b, a, b)
-    users = {user.name: user for user in per_user(scored, 0.5, pairs, str)}
+    users = {user["name"]: user for user in per_user(scored, 0.5, pairs, str)}
     found = 0
     for person in range(5):
         mine = [s for s, x, y in zip(scored.score, a, b) if x == y == person]
@@ -28,14 +28,14 @@ def test_users_by_loops(seed, trials, pairs):
             continue
         user = users[str(person)]
         found += 1
-        assert (user.genuine, user.impostor) == (len(mine), len(others))
-        assert user.tpr == pytest.approx(sum(s >= 0.5 for s in mine) / len(mine))
+        assert (user["genuine"], user["impostor"]) == (len(mine), len(others))
+        assert user["tpr"] == pytest.approx(sum(s >= 0.5 for s in mine) / len(mine))
         if others:
-            assert user.fpr == pytest.approx(sum(s >= 0.5 for s in others) / len(others))
+            assert user["fpr"] == pytest.approx(sum(s >= 0.5 for s in others) / len(others))
             label = [1] * len(mine) + [0] * len(others)
-            assert user.auroc == pytest.approx(roc_auc_score(label, mine + others))
+            assert user["auroc"] == pytest.approx(roc_auc_score(label, mine + others))
         else:
-            assert user.fpr is None and user.auroc is None
+            assert user["fpr"] is None and user["auroc"] is None
     assert found == len(users)
 
 

@@ -67,12 +67,8 @@ def test_base_vectors_are_unique(case):
     assert len({tuple(row) for row in rows.tolist()}) == len(ids)
 
 
-def test_base_vectors_use_up_a_short_space_and_say_when_it_is_full():
+def test_base_vectors_use_up_a_short_space():
     assert len({tuple(row) for row in base_vectors(np.arange(256), 8).tolist()}) == 256
-    with pytest.raises(SelfsameError, match="8 bits"):
-        base_vectors(np.arange(257), 8)
-    with pytest.raises(SelfsameError, match="got -1"):
-        base_vectors(np.array([-1]), 8)
 
 
 def test_a_base_vector_does_not_depend_on_who_else_is_there():
