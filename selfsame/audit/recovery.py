@@ -58,14 +58,15 @@ def audit(
         mean, std = cosine_statistics(truth_RD, exposed_RD)
         client_M = _sampled(world.clients, sample, stream.fold(1)).to(client_M.device)
     stream_M = stream.fold(2).fold(client_M)
-    found = method.attack(Scene(own, server, truth_RD, exposed_RD, world, client_M, stream_M, reports, updates))
+    found = method.attack(Scene(own, server, truth_RD, world, client_M, stream_M, reports, updates))
     if found is None:  # whoever looks sees what is exposed, and that is all there is to find
         return Leakage(paper, paper, mean, mean, std, "")
+    vector_MD, how = found
     row_M = client_M if method.row == "client" else world.class_of_N[client_M]
-    recovered_cosine, _ = cosine_statistics(truth_RD[row_M], found.vector_MD)
-    near_M = closest(truth_RD, found.vector_MD, method.by_angle)
-    own_M = (near_M == row_M) & (found.vector_MD != 0).any(1)  # a zero vector is no finding
-    return Leakage(paper, float(own_M.double().mean()), recovered_cosine, mean, std, found.how)
+    recovered_cosine, _ = cosine_statistics(truth_RD[row_M], vector_MD)
+    near_M = closest(truth_RD, vector_MD, method.by_angle)
+    own_M = (near_M == row_M) & (vector_MD != 0).any(1)  # a zero vector is no finding
+    return Leakage(paper, float(own_M.double().mean()), recovered_cosine, mean, std, how)
 
 
 def _sampled(rows: int, limit: int, stream: Stream) -> Tensor:

@@ -12,7 +12,7 @@ from selfsame.device.embedder import Embedder, OnnxEmbedder
 from selfsame.errors import SelfsameError
 from selfsame.export.graph import CLOSE, OPSET, calibration, difference, finished, seconds_a_sample, to_int8, to_onnx
 from selfsame.export.trained import describe, network, rate_of
-from selfsame.measure.curves import eer
+from selfsame.measure.curves import roc
 from selfsame.runs.run import Run
 
 
@@ -117,7 +117,7 @@ def _rates(run: Run, client: int | None) -> tuple[float | None, float | None]:
     score_S = problem.method.score(emb, run.truth()[client : client + 1])[:, 0]
     own_S = test.y == own_class
     both = bool(own_S.any()) and not bool(own_S.all())
-    return eer(score_S[own_S], score_S[~own_S])[0] if both else None, None
+    return roc(score_S[own_S], score_S[~own_S]).eer if both else None, None
 
 
 @dataclass(kw_only=True)

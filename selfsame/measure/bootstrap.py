@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from selfsame.errors import SelfsameError
 from selfsame.measure.curves import Floats, Ints, Roc
 
 if TYPE_CHECKING:
@@ -47,8 +46,6 @@ class Replicates:
         number = np.unique(np.concatenate([scored.person_a, scored.person_b]), return_inverse=True)[1]
         a, b = number[: len(scored.score)], number[len(scored.score) :]
         genuine, impostor = (np.flatnonzero(kind) for kind in (scored.same, ~scored.same))
-        if not len(genuine) or not len(impostor):
-            raise SelfsameError("bootstrap: both genuine and impostor trials are needed")
         genuine = genuine[np.argsort(-scored.score[genuine])]
         impostor = impostor[np.argsort(-scored.score[impostor])]
         high_g, high_i = -scored.score[genuine], -scored.score[impostor]

@@ -94,8 +94,6 @@ class Roc:
         Half of them lie at equal steps of FPR + TPR, so that straight lines miss no rate by more than a step; the
         others lie dense at both ends, where a logarithmic scale looks.
         """
-        if points < 4:
-            raise SelfsameError(f"thin: expected at least 4 points, got {points}")
         if len(self.genuine) <= points:
             return self
         steps = np.geomspace(1e-6, 1, points // 4)
@@ -149,12 +147,6 @@ def corners(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> Roc:
 def auroc(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> float:
     """The area under the ROC of these scores."""
     return corners(genuine, impostor).area
-
-
-def eer(genuine: npt.ArrayLike, impostor: npt.ArrayLike) -> tuple[float, float]:
-    """(rate, threshold) of equal errors of these scores."""
-    curve = roc(genuine, impostor)
-    return curve.eer, curve.eer_threshold
 
 
 def supported(at: float, impostors: int) -> bool:

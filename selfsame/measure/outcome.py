@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from selfsame.errors import SelfsameError
 from selfsame.measure.bootstrap import LEAST_PEOPLE, interval, mean_replicates, replicates
 from selfsame.measure.curves import FALSE_ACCEPTS, Bools, Floats, Ints, Roc, histogram, roc, supported
 from selfsame.measure.ranking import KS, precision
 from selfsame.measure.trials import Scored
-from selfsame.measure.users import per_user
+from selfsame.measure.users import user_figures
 
 FPRS = (1e-1, 1e-2, 1e-3, 1e-4)
 P_TARGETS = (0.01, 0.05)  # VoxCeleb's, with both costs 1
-
-_MOST_USERS = 10_000  # listed one by one
 
 Plain = dict[str, Any]
 Stream = Callable[[str], np.random.Generator]  # the random numbers of a purpose
@@ -75,8 +72,8 @@ def outcome(measured: Measured, bootstrap: int, rng: Stream, name_of: Callable[[
         "tpr_at_fpr": tprs,
         "min_dcf": {f"{p:g}": figure(2 + len(FPRS) + number) for number, p in enumerate(P_TARGETS)},
         "identification": _identification(measured, bootstrap if drawn is not None else 0, rng),
-        "folds": _folds(measured),
-        "users": _users(measured, curve.eer_threshold, name_of),
+        "folds": None if measured.fold_T is None else fold_figures(scored, measured.fold_T),
+        "users": user_figures(scored, curve.eer_threshold, measured.pairs, name_of),
         "curve": {"fpr": _few(few.fpr), "tpr": _few(few.tpr)},
         "histogram": {"edges": _few(edges), "genuine": genuine.tolist(), "impostor": impostor.tolist()},
         "notes": notes,
@@ -106,28 +103,19 @@ def _identification(measured: Measured, bootstrap: int, rng: Stream) -> Plain | 
     return {"rank_1": {"value": found[1], **rank}, **{f"p@{k}": value for k, value in found.items()}}
 
 
-def _folds(measured: Measured) -> Plain | None:
-    if measured.fold_T is None:
-        return None
-    mean, error, each = fold_accuracy(measured.scored, measured.fold_T)
-    return {"accuracy": mean, "standard_error": error, "each": each}
-
-
-def fold_accuracy(scored: Scored, fold_T: Ints) -> tuple[float, float, list[float]]:
-    """(mean, its standard error, each fold's): right verdicts at the threshold that is best on all other folds.
+def fold_figures(scored: Scored, fold_T: Ints) -> Plain:
+    """Right verdicts in each fold at the threshold that is best on all other folds, and their mean.
 
     This is how LFW's View 2 is reported. The threshold lies half way between the lowest score that is accepted and the
     highest that is not.
     """
-    folds = np.unique(fold_T)
-    if len(folds) < 2:
-        raise SelfsameError(f"folds: at least 2 are needed, got {len(folds)}")
-    rights = []
-    for fold in folds:
+    each = []
+    for fold in np.unique(fold_T):
         here = fold_T == fold
         limit = _most_right(scored.score[~here], scored.same[~here])
-        rights.append(float(((scored.score[here] >= limit) == scored.same[here]).mean()))
-    return float(np.mean(rights)), float(np.std(rights, ddof=1) / math.sqrt(len(rights))), rights
+        each.append(float(((scored.score[here] >= limit) == scored.same[here]).mean()))
+    error = float(np.std(each, ddof=1) / math.sqrt(len(each)))
+    return {"accuracy": float(np.mean(each)), "standard_error": error, "each": each}
 
 
 def _most_right(score: Floats, same: Bools) -> float:
@@ -138,37 +126,6 @@ def _most_right(score: Floats, same: Bools) -> float:
     here = curve.threshold[best]
     below = curve.threshold[best + 1] if best + 1 < len(curve.threshold) else here
     return float(here if np.isinf(here) else (here + below) / 2)
-
-
-def _users(measured: Measured, limit: float, name_of: Callable[[int], str]) -> Plain:
-    """What the figures mean for each user, the worst first."""
-    users = per_user(measured.scored, limit, measured.pairs)
-    return {
-        "number": len(users.person_P),
-        "threshold": limit,
-        "mean": float(users.tpr_P.mean()),
-        "median": float(np.median(users.tpr_P)),
-        "worst_tenth": float(users.tpr_P[users.worst].mean()),
-        "worst_tenth_users": len(users.worst),
-        "locked_out": users.locked_out,
-        "never_accepted": users.never_accepted,
-        "one_class_auroc": _number(users.one_class_auroc),
-        "each": [
-            {
-                "name": name_of(int(users.person_P[place])),
-                "genuine": int(users.genuine_P[place]),
-                "impostor": int(users.impostor_P[place]),
-                "tpr": float(users.tpr_P[place]),
-                "fpr": _number(users.fpr_P[place]),
-                "auroc": _number(users.auroc_P[place]),
-            }
-            for place in users.order[:_MOST_USERS]
-        ],
-    }
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _few(values: Floats) -> list[float]:

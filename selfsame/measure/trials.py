@@ -47,12 +47,8 @@ class Scored:
     person_b: Ints
 
     def __post_init__(self) -> None:
-        sizes = [len(part) for part in (self.score, self.same, self.person_a, self.person_b)]
-        if len(set(sizes)) > 1:
-            raise SelfsameError(f"trials: expected as many scores, kinds and people, got {sizes}")
-        if not np.isfinite(self.score).all():
-            bad = int((~np.isfinite(self.score)).sum())
-            raise SelfsameError(f"trials: scores must be finite, {bad} of {sizes[0]} are not: the network has diverged")
+        if bad := int((~np.isfinite(self.score)).sum()):
+            raise SelfsameError(f"trials: {bad} of {len(self)} are not finite scores: the network has diverged")
 
     def __len__(self) -> int:
         return len(self.score)
@@ -93,10 +89,6 @@ def draw_pairs(person_S: Ints, count: int, seed: int) -> tuple[Ints, Ints, Bools
 
     Each kind is drawn evenly from all its pairs, or is all of them where there are no more than `count // 2`.
     """
-    if person_S.ndim != 1 or count < 2:
-        raise SelfsameError(
-            f"trials: expected one person a sample and a count of at least 2, got {person_S.shape} and {count}"
-        )
     order = np.argsort(person_S, kind="stable")
     _, start, size = np.unique(person_S[order], return_index=True, return_counts=True)
     end = np.repeat(start + size, size)  # of each sorted sample's person
@@ -197,8 +189,6 @@ def against_templates(
         other.append(score_RC.ravel()[kept])
         place.append(kept + at * len(person_C))
         at, passed = at + len(score_RC), passed + len(flat)
-    if at != len(person_S):
-        raise SelfsameError(f"trials: scores of {at} samples, people of {len(person_S)}")
     row, column = np.divmod(np.concatenate([np.empty(0, np.int64), *place]), len(person_C))
     scored = Scored(
         np.concatenate([np.empty(0), *own, *other]),

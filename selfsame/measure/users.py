@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from selfsame.measure.curves import Floats, Ints, auroc
+from selfsame.measure.curves import auroc
 from selfsame.measure.trials import Scored
 
-WORST = 0.1  # the share of users that is called the worst
+Plain = dict[str, Any]
+
+_MOST = 10_000  # users listed one by one
 
 
-@dataclass(frozen=True)
-class Users:
-    """P users who have genuine trials: theirs, those of others against them, and the rates at one threshold."""
+def per_user(scored: Scored, threshold: float, pairs: bool, name_of: Callable[[int], str]) -> list[Plain]:
+    """The rates at score >= threshold of each user who has genuine trials, in the order of their numbers.
 
-    person_P: Ints
-    genuine_P: Ints
-    impostor_P: Ints
-    tpr_P: Floats
-    fpr_P: Floats  # NaN where nobody tried
-    auroc_P: Floats  # likewise
-
-    @property
-    def locked_out(self) -> int:
-        """Users who are accepted less than half of the time."""
-        return int((self.tpr_P < 0.5).sum())
-
-    @property
-    def never_accepted(self) -> int:
-        """Users who are never accepted."""
-        return int((self.tpr_P == 0).sum())
-
-    @property
-    def order(self) -> Ints:
-        """The places of all users, the lowest TPR first."""
-        return np.lexsort((self.auroc_P, self.tpr_P))
-
-    @property
-    def worst(self) -> Ints:
-        """The places of the tenth of users with the lowest TPR, at least one, worst first."""
-        return self.order[: -(-len(self.tpr_P) // round(1 / WORST))]
-
-    @property
-    def one_class_auroc(self) -> float:
-        """The mean over users of their own AUROC (FedMetric, Table 2); NaN where nobody has one."""
-        known = self.auroc_P[np.isfinite(self.auroc_P)]
-        return float(known.mean()) if len(known) else float("nan")
-
-
-def per_user(scored: Scored, threshold: float, pairs: bool = False) -> Users:
-    """The rates of each user at score >= threshold.
-
-    Impostor trials are those against the user's template. With `pairs`, where no side is a template, they are those in
-    which the user takes part on either side.
+    Impostor trials are those against the user's template; where there are none, rates are None. With `pairs`, where no
+    side is a template, they are those in which the user takes part on either side.
     """
     own, score, same = scored.person_a, scored.score, scored.same
     if pairs:
@@ -62,16 +27,34 @@ def per_user(scored: Scored, threshold: float, pairs: bool = False) -> Users:
         own = np.concatenate([own, scored.person_b[twice]])
         score, same = np.concatenate([score, score[twice]]), np.concatenate([same, same[twice]])
     order = np.lexsort((~same, own))  # user after user, genuine trials first
-    own, score, same = own[order], score[order], same[order]
-    person, first, count = np.unique(own, return_index=True, return_counts=True)
-    genuine = np.add.reduceat(same, first, dtype=np.int64) if len(first) else first
-    keep = genuine > 0
-    person, first, count, genuine = person[keep], first[keep], count[keep], genuine[keep]
-    tpr, fpr, area = (np.full(len(person), np.nan) for _ in range(3))
-    for place, (begin, size, mine) in enumerate(zip(first.tolist(), count.tolist(), genuine.tolist())):
-        yes, no = score[begin : begin + mine], score[begin + mine : begin + size]
-        tpr[place] = (yes >= threshold).mean()
-        if len(no):
-            fpr[place] = (no >= threshold).mean()
-            area[place] = auroc(yes, no)
-    return Users(person, genuine, count - genuine, tpr, fpr, area)
+    person, first = np.unique(own[order], return_index=True)
+    users = []
+    for number, place in zip(person.tolist(), np.split(order, first[1:])):
+        mine = int(same[place].sum())
+        if mine:
+            yes, no = score[place[:mine]], score[place[mine:]]
+            fpr, area = (float((no >= threshold).mean()), auroc(yes, no)) if len(no) else (None, None)
+            rates = {"tpr": float((yes >= threshold).mean()), "fpr": fpr, "auroc": area}
+            users.append({"name": name_of(number), "genuine": mine, "impostor": len(no), **rates})
+    return users
+
+
+def user_figures(scored: Scored, threshold: float, pairs: bool, name_of: Callable[[int], str]) -> Plain:
+    """The same as plain values, the worst first, and over all users."""
+    users = per_user(scored, threshold, pairs, name_of)
+    order = sorted(users, key=lambda user: (user["tpr"], np.inf if user["auroc"] is None else user["auroc"]))
+    worst = order[: -(-len(users) // 10)]  # a tenth, at least one
+    tpr = np.array([user["tpr"] for user in users])
+    areas = [user["auroc"] for user in users if user["auroc"] is not None]
+    return {
+        "number": len(users),
+        "threshold": threshold,
+        "mean": float(tpr.mean()),
+        "median": float(np.median(tpr)),
+        "worst_tenth": float(np.mean([user["tpr"] for user in worst])),
+        "worst_tenth_users": len(worst),
+        "locked_out": int((tpr < 0.5).sum()),  # accepted less than half of the time
+        "never_accepted": int((tpr == 0).sum()),
+        "one_class_auroc": float(np.mean(areas)) if areas else None,  # FedMetric, Table 2
+        "each": order[:_MOST],
+    }

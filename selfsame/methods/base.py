@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
 Fields = dict[str, Tensor]
+Rate = Tensor | float  # a tensor where a captured graph reads it anew in every round
 _SMALL = 2**22  # multiplications in a product of matrices
 
 
@@ -86,7 +87,6 @@ class Scene:
     own: Fields
     server: Fields
     truth_RD: Tensor
-    exposed_RD: Tensor | None
     world: World
     client_M: Tensor
     stream_M: Stream
@@ -100,14 +100,6 @@ class Scene:
         empty_MBD = self.truth_RD.new_empty(len(self.client_M), 0, self.truth_RD.shape[1])
         sent, mine = method.send(self.server, who), pick(self.own, self.client_M)
         return method.report(mine, sent, who, empty_MBD, empty_MBD[..., 0], self.stream_M.fold(number))[1]
-
-
-@dataclass(frozen=True)
-class Recovered:
-    """What an attacker takes for the true vectors of the clients of a scene, and how they were found, in a sentence."""
-
-    vector_MD: Tensor
-    how: str
 
 
 class Comparison:
@@ -133,6 +125,11 @@ class Comparison:
         return self.place(emb_SD).mean(0)
 
 
+def option(default: Any, within: str | tuple[str, ...]) -> Any:
+    """A hyper-parameter and what it may be: an interval such as "[0, inf)", or one of some words."""
+    return field(default=default, metadata={"within": within})
+
+
 @dataclass(frozen=True)
 class LocalLoss(Comparison, ABC):
     """A method whose loss is computed on the device. Subclasses override what they need."""
@@ -143,9 +140,23 @@ class LocalLoss(Comparison, ABC):
     shared_class: ClassVar[str]  # what happens when several clients hold the same class
     learns: ClassVar[tuple[str, ...]] = ()  # working fields that local SGD updates beside the network
     federated: ClassVar[bool] = True
+    contrasts: ClassVar[bool] = False  # whether it needs two classes
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
     # The server's table with one row per class of which a client needs its own alone, so that it can be cut in blocks.
     table: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        """Hold every `option` to what it may be."""
+        for part in fields(self):
+            value, within = getattr(self, part.name), part.metadata.get("within")
+            if isinstance(within, tuple):
+                self.require(value in within, f"{part.name} must be one of {', '.join(within)}", value)
+            elif within:
+                low, high = map(float, within[1:-1].split(","))
+                inside = (low <= value if within[0] == "[" else low < value) and value <= high
+                inside = inside and (within[-1] == "]" or value < high)
+                whole = isinstance(value, int) or not isinstance(part.default, int)
+                self.require(inside and whole, f"{part.name} must lie in {within}", value)
 
     def require(self, holds: bool, rule: str, got: object) -> None:
         """Raise `SelfsameError` with the rule that a hyper-parameter or a federation breaks."""
@@ -154,7 +165,8 @@ class LocalLoss(Comparison, ABC):
 
     def check(self, world: World) -> None:
         """Raise `SelfsameError` where these hyper-parameters cannot work on this federation."""
-        return None
+        enough = world.classes >= 2 or not self.contrasts
+        self.require(enough, "there must be 2 classes or more to tell apart", world.classes)
 
     def width(self, asked: int) -> int:
         """The embedding width the network must have, given the width asked for."""
@@ -215,9 +227,7 @@ class LocalLoss(Comparison, ABC):
         stays = {name: value for name, value in mine.items() if name in self.wire.own}
         return stays, {name: value for name, value in mine.items() if name in self.wire.up}
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """The server's step on its tables, in place (they may hold a million rows); `stream` has one row."""
         return None
 
@@ -226,7 +236,7 @@ class LocalLoss(Comparison, ABC):
         return ""
 
     def absorb_blocks(
-        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream
     ) -> None:
         """`absorb` where `table` is cut into blocks."""
         raise NotImplementedError(f"{self.name}: has no table to be cut")
@@ -243,8 +253,11 @@ class LocalLoss(Comparison, ABC):
         """What somebody other than the owner sees in place of each row of `truth`, or None if nothing."""
         return None
 
-    def attack(self, scene: Scene) -> Recovered | None:
-        """What somebody recovers who knows the method and reads what it shares; None: no more than `exposed`."""
+    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
+        """What somebody who knows the method and reads what it shares takes for the true vectors (M, D), and how.
+
+        None: no more than `exposed`.
+        """
         return None
 
     def facts(self, world: World) -> Mapping[str, float]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, each_row, normal_rows, sample_mean, unit
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, each_row, normal_rows, option, sample_mean, unit
 from selfsame.methods.fedaws import PAPER, ClassEmbedding
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
@@ -26,7 +26,7 @@ class PositiveOnly(ClassEmbedding):
     name: ClassVar[str] = "positive-only"
     paper: ClassVar[str] = f"{PAPER}, Baseline-1"
 
-    first_length: float = 0.1
+    first_length: float = option(0.1, "[0, inf)")
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,10 @@ class Softmax(LocalLoss):
     paper: ClassVar[str] = f"{PAPER}, Softmax (Oracle)"
     shared_class: ClassVar[str] = "clients of a class train the same row of the shared class matrix"
     row: ClassVar[str] = "class"
+    contrasts: ClassVar[bool] = True
     wire: ClassVar[Wire] = Wire(head={"class_matrix": (Sight.PUBLIC, "the embeddings of all classes")})
 
-    scale: float = 16.0  # of cosine logits; 0: plain logits (1)
-
-    def __post_init__(self) -> None:
-        self.require(0 <= self.scale < float("inf"), "scale must be 0 (plain logits) or more", self.scale)
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
+    scale: float = option(16.0, "[0, inf)")  # of cosine logits; 0: plain logits (1)
 
     def begin_head(self, world: World, stream: Stream) -> Fields:
         """Cosine logits: N(0, I), as every vector that a loss normalises. Plain logits: small, nearly even."""

@@ -56,16 +56,11 @@ class BCH:
         packed = np.frombuffer(b"".join(reversed(rows)), dtype=np.uint8).reshape(self.k, -1)
         return np.unpackbits(packed, axis=1, count=checks).astype(np.float32)
 
-    def encode(self, message: npt.ArrayLike) -> Bits:
+    def encode(self, message: Bits) -> Bits:
         """The codewords of messages of 0s and 1s, shape (..., k) to (..., n): the message, then its parity bits."""
-        bits = np.asarray(message)
-        if bits.ndim == 0 or bits.shape[-1] != self.k:
-            raise SelfsameError(f"BCH({self.n}, {self.k}): a message has {self.k} bits, got shape {bits.shape}")
-        if not ((bits == 0) | (bits == 1)).all():
-            raise SelfsameError(f"BCH({self.n}, {self.k}): a message holds 0s and 1s only")
         # Counts stay below 2^24, so that the float product is exact; it is far faster than NumPy's integer product.
-        parity = (bits.astype(np.float32) @ self._parity_KP).astype(np.int32) & 1
-        return np.concatenate([bits.astype(np.uint8), parity.astype(np.uint8)], axis=-1)
+        parity = (message.astype(np.float32) @ self._parity_KP).astype(np.int32) & 1
+        return np.concatenate([message, parity.astype(np.uint8)], axis=-1)
 
 
 @lru_cache(maxsize=64)
@@ -94,16 +89,6 @@ def codes(n: int) -> tuple[tuple[int, int], ...]:
         k -= len(coset)
         found.append((k, following))  # every power of alpha below the next coset's first is a root already
     return tuple(found)
-
-
-def smallest_message(n: int, at_least: int) -> int:
-    """The smallest message length of a code of length n that is not below `at_least`."""
-    valid = [k for k, _ in codes(n) if k >= at_least]
-    if not valid:
-        raise SelfsameError(
-            f"BCH: no code of length {n} has {at_least} message bits or more, the most is {codes(n)[0][0]}"
-        )
-    return min(valid)
 
 
 @lru_cache(maxsize=16)

@@ -27,6 +27,7 @@ class DeepSVDD(LocalLoss):
     )
     shared_class: ClassVar[str] = "clients of a class know nothing of each other, each trains a network of its own"
     federated: ClassVar[bool] = False
+    by_angle = False
     wire: ClassVar[Wire] = Wire(
         own={
             "centre": "the mean embedding of the first batch under the untrained network",
@@ -52,10 +53,6 @@ class DeepSVDD(LocalLoss):
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["centre"]
-
-    @property
-    def by_angle(self) -> bool:
-        return False
 
     def score(self, emb_SD: Tensor, template_TD: Tensor) -> Tensor:
         return -(minus_distance(emb_SD, template_TD) ** 2)

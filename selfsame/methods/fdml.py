@@ -21,16 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, sample_mean
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, option, sample_mean
 from selfsame.methods.split import SplitLoss
 from selfsame.methods.wire import Sight, Wire
-from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism, keep, perturb
+from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from selfsame.streams import Stream
 
 PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learning (2022)"
 KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")
-AVERAGES = ("active", "all")
-NOISES = ("none", "laplace", "gaussian")
 _LOSS = ("kind", "margin", "squared", "average", "normalise", "alpha", "beta", "base")
 _FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting
 
@@ -41,6 +39,7 @@ class Fdml(SplitLoss):
 
     name: ClassVar[str] = "fdml"
     paper: ClassVar[str] = PAPER
+    contrasts: ClassVar[bool] = True
     shared_class: ClassVar[str] = "samples of all clients of a class are positives of one another"
     wire: ClassVar[Wire] = Wire(
         own={"template": "the mean embedding of the owner's samples"},
@@ -49,27 +48,21 @@ class Fdml(SplitLoss):
         model_up=Sight.ENCLAVE,
     )
 
-    kind: str = "semi-hard"
-    margin: float = 0.2
+    kind: str = option("semi-hard", KINDS)
+    margin: float = option(0.2, "(0, 1e6]")
     squared: bool = False  # squared Euclidean distances, not the plain ones of (1)
-    average: str = "active"  # over the terms above zero, or over all terms
+    average: str = option("active", ("active", "all"))  # over the terms above zero, or over all terms
     normalise: bool = False  # embeddings are divided by their lengths first
-    alpha: float = 2.0  # multi-similarity: sharpness for positives,
-    beta: float = 50.0  # for negatives,
-    base: float = 0.5  # and the cosine that divides them
-    noise: str = "none"  # on the derivatives: "laplace" as Algorithm 2, or "gaussian"
+    alpha: float = option(2.0, "(0, 1e6]")  # multi-similarity: sharpness for positives,
+    beta: float = option(50.0, "(0, 1e6]")  # for negatives,
+    base: float = option(0.5, "[-1, 1]")  # and the cosine that divides them
+    noise: str = option("none", ("none", "laplace", "gaussian"))  # on the derivatives; "laplace" as Algorithm 2
     drop: float = 0.0  # r of Algorithm 2: the chance of each embedding to be left out of the loss
     clip: float = 2e-5  # T: of each coordinate (laplace), or of all that a client is sent (gaussian)
     scale: float = 1e-5  # b of Algorithm 2, or the deviation of the Gaussian noise
 
     def __post_init__(self) -> None:
-        for name, allowed in (("kind", KINDS), ("average", AVERAGES), ("noise", NOISES)):
-            value = getattr(self, name)
-            self.require(value in allowed, f"{name} is one of {', '.join(allowed)}", value)
-        for name in ("margin", "alpha", "beta"):
-            value = getattr(self, name)
-            self.require(0 < value <= 1e6, f"{name} must be above 0 and at most 1e6", value)
-        self.require(-1 <= self.base <= 1, "base must be a cosine, from -1 to 1", self.base)
+        super().__post_init__()
         noisy = self.mechanism is not None
         self.require(noisy or not self.drop, "drop goes with noise (laplace or gaussian)", self.drop)
 
@@ -84,9 +77,6 @@ class Fdml(SplitLoss):
         noise = ("drop", "clip", "scale") if self.mechanism else ()
         privacy = {"kind": self.noise} | {name: getattr(self, name) for name in noise}
         return {name: getattr(self, name) for name in _LOSS}, privacy
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
 
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """(1) and its kin; Algorithm 1 is its derivative."""
@@ -104,16 +94,6 @@ class Fdml(SplitLoss):
         if self.kind == "batch-hard":
             return self._batch_hard(dist_SS, positive_SS, negative_SS)
         return self._triplets(dist_SS, positive_SS, negative_SS)
-
-    def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:
-        """Algorithm 2, line 1."""
-        mechanism = self.mechanism
-        return mask_MB if mechanism is None else keep(mask_MB > 0, mechanism, stream).to(mask_MB.dtype)
-
-    def released(self, grad_MBD: Tensor, mask_MB: Tensor, stream: Stream) -> Tensor:
-        """Algorithm 2, lines 3 and 4; the row of an embedding that was dropped is 0, as the enclave has it."""
-        mechanism = self.mechanism
-        return grad_MBD if mechanism is None else perturb(grad_MBD, mask_MB > 0, mechanism, stream)
 
     def _triplets(self, dist_SS: Tensor, positive_SS: Tensor, negative_SS: Tensor) -> Tensor:
         """(1) over all triplets, or over those whose negative is farther than the positive but within the margin."""
@@ -188,9 +168,8 @@ class FlTraditional(LocalLoss):
             "bias": (Sight.PUBLIC, "its bias, a number a class"),
         },
     )
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to tell apart", world.classes)
+    contrasts: ClassVar[bool] = True
+    by_angle = False
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {"template": torch.zeros(len(client_R), world.dim, device=client_R.device)}
@@ -212,10 +191,6 @@ class FlTraditional(LocalLoss):
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["template"]
-
-    @property
-    def by_angle(self) -> bool:
-        return False
 
 
 def on_sphere(x_SD: Tensor) -> Tensor:

@@ -19,11 +19,13 @@ from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
+    Rate,
     World,
     alive_classes,
     each_row,
     mean_by_class,
     normal_rows,
+    option,
     put_rows,
     sample_mean,
     sum_by_class,
@@ -53,16 +55,11 @@ class ClassEmbedding(LocalLoss):
         up={"class_embedding": (Sight.SERVER, "the same, trained on the client's samples")},
     )
 
-    positive_margin: float = 0.9  # the cosine from which a sample counts as close enough, (23); cosine only
-    distance: str = "cosine"  # (11) on unit vectors, or "euclidean" on vectors as they are
-    first_length: float = 0.0  # of each class embedding before training; 0: as drawn from N(0, I), about sqrt(D)
-
-    def __post_init__(self) -> None:
-        self.require(
-            self.distance in ("cosine", "euclidean"), "distance must be 'cosine' or 'euclidean'", self.distance
-        )
-        self.require(self.first_length >= 0, "first_length must be 0 or more", self.first_length)
-        self.require(-1 < self.positive_margin <= 1, "positive_margin must lie in (-1, 1]", self.positive_margin)
+    # The cosine from which a sample counts as close enough, (23); cosine only.
+    positive_margin: float = option(0.9, "(-1, 1]")
+    distance: str = option("cosine", ("cosine", "euclidean"))  # (11) on unit vectors, or on vectors as they are
+    # Of each class embedding before training; 0: as drawn from N(0, I), about sqrt(D).
+    first_length: float = option(0.0, "[0, inf)")
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         rows_CD = normal_rows(each_row(stream, world.classes), world.dim)
@@ -81,9 +78,7 @@ class ClassEmbedding(LocalLoss):
         return sample_mean((self.positive_margin - cosine_MB).clamp(min=0).square(), mask_MB)
 
     @torch.no_grad()
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Step 13 with the clients that answered (Remark 1), averaged within a class as in (5)."""
         for name in self.learns:
             # The mean multiplies silent clients by 0, which would let a NaN of theirs through.
@@ -91,7 +86,7 @@ class ClassEmbedding(LocalLoss):
             put_rows(server[name], who.class_M, mean_by_class(heard_MD, weight_M, who), alive_classes(who))
 
     def absorb_blocks(
-        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream
     ) -> None:
         """Step 13 on the rows of the round's classes alone."""
         few = replace(who, class_M=blocks.place_M)
@@ -120,32 +115,19 @@ class FedAwS(ClassEmbedding):
     """Algorithm 1, with the spread-out regulariser (7) or its stochastic negative mining (8)."""
 
     name: ClassVar[str] = "fedaws"
+    contrasts: ClassVar[bool] = True
 
-    spread: str = "mining"  # (8), or "full" for (7)
+    spread: str = option("mining", ("full", "mining"))  # (8), or "full" for (7)
     # nu of (7): the middle of the interval (1, 2) of the analysis. Lemma 1 bounds the error by 2(nu - 1)^2, which says
     # nothing at nu = 1; at nu = 2 every pair is pushed, however far apart it is.
-    margin: float = 1.5
-    neighbours: int = 10  # k of (8); the paper's AmazonCat figures need 100 (Table 4)
-    subset: int = 0  # how many classes C' of (8) holds; 0: all of them
-    spread_weight: float = 10.0  # lambda of Step 14
-    server_steps: int = 1  # repetitions of Step 14 a round (Remark 1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(self.spread in ("full", "mining"), "spread must be 'full' or 'mining'", self.spread)
-        self.require(0 < self.margin < float("inf"), "margin must be above 0", self.margin)
-        self.require(self.neighbours >= 1, "neighbours must be 1 or more", self.neighbours)
-        self.require(self.subset >= 0, "subset must be 0 (all classes) or more", self.subset)
-        self.require(0 <= self.spread_weight < float("inf"), "spread_weight must be 0 or more", self.spread_weight)
-        self.require(self.server_steps >= 1, "server_steps must be 1 or more", self.server_steps)
-
-    def check(self, world: World) -> None:
-        self.require(world.classes >= 2, "there must be 2 classes or more to spread out", world.classes)
+    margin: float = option(1.5, "(0, inf)")
+    neighbours: int = option(10, "[1, inf)")  # k of (8); the paper's AmazonCat figures need 100 (Table 4)
+    subset: int = option(0, "[0, inf)")  # how many classes C' of (8) holds; 0: all of them
+    spread_weight: float = option(10.0, "[0, inf)")  # lambda of Step 14
+    server_steps: int = option(1, "[1, inf)")  # repetitions of Step 14 a round (Remark 1)
 
     @torch.no_grad()
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Steps 13 and 14."""
         super().absorb(server, leaves, who, weight_M, lr, stream)
         table_CD, rate = server["class_embedding"], self.spread_weight * lr
@@ -161,7 +143,7 @@ class FedAwS(ClassEmbedding):
 
     @torch.no_grad()
     def absorb_blocks(
-        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
+        self, blocks: Blocks, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream
     ) -> None:
         """Steps 13 and 14: the neighbours of the round's classes lie in all blocks."""
         super().absorb_blocks(blocks, leaves, who, weight_M, lr, stream)
@@ -172,9 +154,7 @@ class FedAwS(ClassEmbedding):
             subset_S = draw_subset(blocks.rows, self.subset, stream.fold(step))
             self._mine_blocks(blocks, w_MD, who, subset_S, self.spread_weight * lr)
 
-    def _mine_blocks(
-        self, blocks: Blocks, w_MD: Tensor, who: Cohort, subset_S: Tensor | None, rate: Tensor | float
-    ) -> None:
+    def _mine_blocks(self, blocks: Blocks, w_MD: Tensor, who: Cohort, subset_S: Tensor | None, rate: Rate) -> None:
         """`mining_step` over blocks: each searches its own, and whoever holds a neighbour computes what moves it."""
         table_BD, begin, k = blocks.block_BD, blocks.begin, self.neighbours
         share_M, query_MD, view = _queries(w_MD, who, self.distance)
@@ -244,7 +224,7 @@ def mining_step(
     who: Cohort,
     k: int,
     subset_S: Tensor | None,
-    rate: Tensor | float,
+    rate: Rate,
     distance: str,
     gathered: int = GATHERED,
     worked: int = WORKED,

@@ -22,12 +22,13 @@ from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
-    Recovered,
+    Rate,
     Scene,
     World,
     averaged,
     each_row,
     normal_rows,
+    option,
     products,
     put_rows,
     sample_mean,
@@ -43,8 +44,9 @@ from selfsame.streams import Stream
 class ProxyPrototypes(LocalLoss):
     """Algorithm 1, for any way of making a proxy."""
 
-    negative_weight: float = 10.0  # lambda of (1)
-    first_length: float = 0.0  # of each prototype before training; 0: as drawn from N(0, I), about sqrt(D)
+    negative_weight: float = option(10.0, "[0, inf)")  # lambda of (1)
+    # Of each prototype before training; 0: as drawn from N(0, I), about sqrt(D).
+    first_length: float = option(0.0, "[0, inf)")
 
     paper: ClassVar[str] = "Park and Yun, FedHide: Federated Learning by Hiding in the Neighbors (ECCV 2024)"
     shared_class: ClassVar[str] = (
@@ -59,10 +61,6 @@ class ProxyPrototypes(LocalLoss):
         },
     )
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
-
-    def __post_init__(self) -> None:
-        self.require(0 <= self.negative_weight < math.inf, "negative_weight must be >= 0", self.negative_weight)
-        self.require(0 <= self.first_length < math.inf, "first_length must be >= 0", self.first_length)
 
     def check(self, world: World) -> None:
         held = len(torch.unique(world.class_of_N))
@@ -101,9 +99,7 @@ class ProxyPrototypes(LocalLoss):
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """The unit vectors (M, D) shared in place of these unit prototypes."""
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         put_rows(server["proxies"], who.client_M, leaves["proxy"], who.alive_M)
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
@@ -112,10 +108,10 @@ class ProxyPrototypes(LocalLoss):
     def exposed(self, server: Fields, head: Fields) -> Tensor:
         return server["proxies"]
 
-    def attack(self, scene: Scene) -> Recovered:
+    def attack(self, scene: Scene) -> tuple[Tensor, str]:
         """Independent noise, (5) and (6), is averaged away."""
         report_TMD = torch.stack([scene.report(self, number)["proxy"] for number in range(scene.reports)])
-        return Recovered(averaged(report_TMD), f"averaged {scene.reports} reports made while the prototype stood")
+        return averaged(report_TMD), f"averaged {scene.reports} reports made while the prototype stood"
 
 
 @dataclass(frozen=True)
@@ -128,27 +124,20 @@ class FedHide(ProxyPrototypes):
     random vector.
     """
 
-    alpha: float = 0.01  # how much of the prototype the proxy carries
-    neighbours: int = 10  # K
-    search: str = (
-        "all"  # where the neighbours are searched: in the whole table, or in "clustered" proxies near the last
-    )
-    clusters: int = 0  # how many; 0: about sqrt(N)
-    probes: int = 8  # clusters a client looks into
-    refresh: int = 1000  # rounds in which every proxy is assigned to its cluster once, beside those that change
-    negatives: int = 0  # S, proxies drawn for the negative term, new ones each round; 0: all of them
+    alpha: float = option(0.01, "[0, 1]")  # how much of the prototype the proxy carries
+    neighbours: int = option(10, "[1, inf)")  # K
+    # Where the neighbours are searched: in the whole table, or in "clustered" proxies near the last.
+    search: str = option("all", ("all", "clustered"))
+    clusters: int = option(0, "[0, inf)")  # how many; 0: about sqrt(N)
+    probes: int = option(8, "[1, inf)")  # clusters a client looks into
+    # Rounds in which every proxy is assigned to its cluster once, beside those that change.
+    refresh: int = option(1000, "[1, inf)")
+    negatives: int = option(0, "[0, inf)")  # S, proxies drawn for the negative term, new each round; 0: all of them
 
     name: ClassVar[str] = "fedhide"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require(0 <= self.alpha <= 1, "alpha must lie in [0, 1]", self.alpha)
-        self.require(self.search in ("all", "clustered"), "search must be 'all' or 'clustered'", self.search)
-        least = {"neighbours": 1, "clusters": 0, "probes": 1, "refresh": 1, "negatives": 0}
-        for option, low in least.items():
-            value = getattr(self, option)
-            whole = isinstance(value, int) and value >= low
-            self.require(whole, f"{option} must be a whole number >= {low}", value)
         if self.search == "clustered" or self.negatives:
             object.__setattr__(self, "wire", replace(self.wire, down=self._down()))
 
@@ -235,36 +224,29 @@ class FedHide(ProxyPrototypes):
         hidden_M = (delegate_MD != 0).any(1)
         return unit(self.alpha * prototype_MD + (1 - self.alpha) * delegate_MD) * hidden_M[:, None]
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         super().absorb(server, leaves, who, weight_M, lr, stream)
         if self.search == "clustered":
             clusters.update(server, server["proxies"], who.client_M, who.alive_M, self.refresh, stream.fold(1))
         if self.negatives:
             server["draw_key"].copy_(stream.fold(2).key_M)
 
-    def attack(self, scene: Scene) -> Recovered:
+    def attack(self, scene: Scene) -> tuple[Tensor, str]:
         """(4) is inverted: proxies are made without noise, from a table that everybody has."""
         seen_MD, before_ND = scene.report(self, 0)["proxy"], scene.server["proxies"]
         found_MD = recover_fedhide(
             seen_MD, before_ND, scene.client_M, self.alpha, self.neighbours, scene.world.class_of_N
         )
-        how = "solved (4) for the prototype, given alpha, K and the public table before and after one report"
-        return Recovered(found_MD, how)
+        return found_MD, "solved (4) for the prototype, given alpha, K and the public table before and after one report"
 
 
 @dataclass(frozen=True)
 class FedGN(ProxyPrototypes):
     """The proxy is the prototype with Gaussian noise (5)."""
 
-    sigma: float = 0.1  # deviation of each coordinate
+    sigma: float = option(0.1, "[0, inf)")  # deviation of each coordinate
 
     name: ClassVar[str] = "fedgn"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(0 <= self.sigma < math.inf, "sigma must be >= 0", self.sigma)
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(5)"""
@@ -276,13 +258,9 @@ class FedGN(ProxyPrototypes):
 class FedCS(ProxyPrototypes):
     """The proxy is uniform among the unit vectors at a given cosine to the prototype (6)."""
 
-    cosine: float = 0.5
+    cosine: float = option(0.5, "[-1, 1]")
 
     name: ClassVar[str] = "fedcs"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(-1 <= self.cosine <= 1, "cosine must lie in [-1, 1]", self.cosine)
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(6): a Gaussian without its part along the prototype has a uniform direction among those orthogonal to it."""

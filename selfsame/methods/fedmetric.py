@@ -29,11 +29,12 @@ from selfsame.methods.base import (
     Cohort,
     Fields,
     LocalLoss,
-    Recovered,
+    Rate,
     Scene,
     World,
     averaged,
     mean_embedding,
+    option,
     put_rows,
     unit,
 )
@@ -45,15 +46,12 @@ from selfsame.streams import Stream
 class _Hyperspheres(LocalLoss):
     """The centre, the positive loss (5) and the verification of all three variants."""
 
-    reduction: str = "sum"  # over the samples of a batch: "sum" as (5) and (6) print it, or "mean"
+    reduction: str = option("sum", ("sum", "mean"))  # over the samples of a batch: "sum" as (5) and (6) print it
     unit_length: bool = False  # whether embeddings are brought to unit length first; the text does not say
-    centre_rate: float = 1.0  # how far the centre goes to each batch's mean: 1 all the way, as Algorithm 1 prints it
+    centre_rate: float = option(1.0, "[0, 1]")  # how far the centre goes to a batch's mean: 1 as Algorithm 1 prints it
 
+    by_angle = False
     paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
-
-    def __post_init__(self) -> None:
-        self.require(self.reduction in ("sum", "mean"), "reduction must be one of sum, mean", self.reduction)
-        self.require(0 <= self.centre_rate <= 1, "centre_rate must lie between 0 and 1", self.centre_rate)
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss.
@@ -79,10 +77,6 @@ class _Hyperspheres(LocalLoss):
         total_M = (value_MB * mask_MB).sum(1)
         return total_M if self.reduction == "sum" else total_M / mask_MB.sum(1).clamp(min=1)
 
-    @property
-    def by_angle(self) -> bool:
-        return False
-
     def place(self, x: Tensor) -> Tensor:
         return unit(x) if self.unit_length else x
 
@@ -95,16 +89,11 @@ class _Repelling(_Hyperspheres):
     what is sent up: a centre and a radius.
     """
 
-    negative_weight: float = 0.5  # lambda of (4); Fig. 2 tries 0.1 to 1.0, the text does not name the one of Table 2
+    # lambda of (4); Fig. 2 tries 0.1 to 1.0, the text does not name the one of Table 2
+    negative_weight: float = option(0.5, "[0, inf)")
     squared: bool = True  # the hinge of (6); False: the hinge of Algorithm 1, which is not squared
-    radius: str = (
-        "after"  # R from the batch embedded "after" the local update (Algorithm 1), or "before": one pass less
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require(self.radius in ("after", "before"), "radius must be one of after, before", self.radius)
-        self.require(0 <= self.negative_weight < math.inf, "negative_weight must be >= 0", self.negative_weight)
+    # R from the batch embedded "after" the local update (Algorithm 1), or "before": one pass less.
+    radius: str = option("after", ("after", "before"))
 
     @property
     def needs_final_embedding(self) -> bool:
@@ -139,9 +128,7 @@ class _Repelling(_Hyperspheres):
         """R^k of Algorithm 1: the largest distance of a sample to the centre."""
         return (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         for table, name in zip(self.wire.down, self.wire.up, strict=False):  # classes are not reported
             put_rows(server[table], who.client_M, leaves[name], who.alive_M)
 
@@ -153,7 +140,8 @@ class _Repelling(_Hyperspheres):
 class FedMetric(_Repelling):
     """pos+neg(proxy): a hypersphere around a random point at distance D = s R from the centre is shared."""
 
-    scale: float = 1.5  # s; up to 1 the proxy centre lies inside the true hypersphere (Fig. 3 tries that too)
+    # s; up to 1 the proxy centre lies inside the true hypersphere (Fig. 3 tries that too); for 0: fedmetric-true
+    scale: float = option(1.5, "(0, inf)")
 
     name: ClassVar[str] = "fedmetric"
     shared_class: ClassVar[str] = (
@@ -174,11 +162,6 @@ class FedMetric(_Repelling):
             "proxy_classes": (Sight.PUBLIC, "the class of each proxy hypersphere"),
         },
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rule = "scale must be > 0, and > 1 to hide anything (to share true centres use fedmetric-true)"
-        self.require(0 < self.scale < math.inf, rule, self.scale)
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {
@@ -204,13 +187,13 @@ class FedMetric(_Repelling):
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["centre"]
 
-    def attack(self, scene: Scene) -> Recovered:
+    def attack(self, scene: Scene) -> tuple[Tensor, str]:
         """The offset X of a proxy centre A = C + X, |X| = D = s R, is drawn anew in every round and averages away."""
         centre_MD, radius_M = scene.own["centre"][scene.client_M], scene.own["radius"][scene.client_M]
         dim, reports = centre_MD.shape[1], scene.reports
         shift_TMD = torch.stack([unit(scene.stream_M.fold(number).normal(dim)) for number in range(reports)])
         found_MD = averaged(centre_MD + self.scale * radius_M[:, None] * shift_TMD, directions=False)
-        return Recovered(found_MD, f"averaged {reports} proxy centres made while the centre stood")
+        return found_MD, f"averaged {reports} proxy centres made while the centre stood"
 
     def facts(self, world: World) -> Mapping[str, float]:
         """(R / (R + D))^d, the share of the proxy hypersphere that the true one fills (section 3.2)."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from secrets import token_bytes
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, Recovered, Scene, World, put_rows, sample_mean, unit
-from selfsame.methods.bch import BCH, Bits, bch_code, codes, smallest_message
+from selfsame.methods.base import Cohort, Fields, LocalLoss, Rate, Scene, World, option, put_rows, sample_mean, unit
+from selfsame.methods.bch import BCH, Bits, bch_code, codes
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -40,8 +40,9 @@ class FedUV(LocalLoss):
 
     code_length: int = 127
     message_length: int = 0  # 0: chosen by `code`
-    base_bits: int = 32  # l_b, at most half of the message: see `issued_bits`
-    secrets: str = "system"  # "system": the device's cryptographic generator; "seeded": simulations that repeat
+    base_bits: int = option(32, "[1, 64]")  # l_b, at most half of the message: see `issued_bits`
+    # "system": the device's cryptographic generator; "seeded": simulations that repeat.
+    secrets: str = option("system", ("system", "seeded"))
 
     name: ClassVar[str] = "feduv"
     paper: ClassVar[str] = (
@@ -56,8 +57,7 @@ class FedUV(LocalLoss):
     )
 
     def __post_init__(self) -> None:
-        self.require(self.secrets in ("system", "seeded"), "secrets must be 'system' or 'seeded'", self.secrets)
-        self.require(1 <= self.base_bits <= 64, "base_bits must be between 1 and 64", self.base_bits)
+        super().__post_init__()
         _ = self.code
 
     @cached_property
@@ -69,7 +69,7 @@ class FedUV(LocalLoss):
         """
         n, k = self.code_length, self.message_length
         if not k and n >= 127:
-            k = smallest_message(n, 64)
+            k = min(valid for valid, _ in codes(n) if valid >= 64)
         elif not k:
             k = max(valid for valid, distance in codes(n) if distance * 127 >= 21 * n)
         return bch_code(n, k)
@@ -135,19 +135,19 @@ class FedUV(LocalLoss):
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["codeword"]
 
-    def attack(self, scene: Scene) -> Recovered | None:
+    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
         """(4) pulls every coordinate of the embedding towards its bit: the signs of an update are the codeword."""
         if scene.updates is None:
             return None
         seen = "the signs of its last bias, seen one client at a time, are the codeword"
-        return Recovered(torch.sign(scene.updates(scene.client_M)), f"nothing but the network update leaves; {seen}")
+        return torch.sign(scene.updates(scene.client_M)), f"nothing but the network update leaves; {seen}"
 
 
 @dataclass(frozen=True)
 class FedUVNegative(FedUV):
     """FedUV with the negative term of (3) and (4), as in Fig. 3, for comparison: everybody must see every codeword."""
 
-    negative_weight: float = 1.0  # lambda of (3)
+    negative_weight: float = option(1.0, "[0, inf)")  # lambda of (3)
 
     name: ClassVar[str] = "feduv-negative"
     wire: ClassVar[Wire] = Wire(
@@ -155,11 +155,6 @@ class FedUVNegative(FedUV):
         up={"codeword": (Sight.PUBLIC, "the owner's codeword itself")},
         down={"codewords": (Sight.PUBLIC, "the codewords of all clients that have reported, zero for the others")},
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        weight = self.negative_weight
-        self.require(0 <= weight < float("inf"), "negative_weight must be 0 or more", weight)
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         return {"codewords": torch.zeros(world.clients, self.code_length, device=world.class_of_N.device)}
@@ -184,16 +179,14 @@ class FedUVNegative(FedUV):
     ) -> tuple[Fields, Fields]:
         return {}, {"codeword": mine["codeword"].clone()}
 
-    def absorb(
-        self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Tensor | float, stream: Stream
-    ) -> None:
+    def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Keep each report, as signs: whatever a client claims, its row weighs no more than a codeword."""
         put_rows(server["codewords"], who.client_M, leaves["codeword"].sign(), who.alive_M)
 
     def exposed(self, server: Fields, head: Fields) -> Tensor | None:
         return server["codewords"]
 
-    def attack(self, scene: Scene) -> Recovered | None:
+    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
         """Nothing is left to attack: the codewords are published."""
         return None
 
@@ -203,15 +196,10 @@ def scaled(z: Tensor) -> Tensor:
     return unit(z) * z.shape[-1] ** 0.5
 
 
-def base_vectors(class_ids: npt.ArrayLike, bits: int) -> Bits:
+def base_vectors(class_ids: npt.NDArray[np.integer[Any]], bits: int) -> Bits:
     """The base vector b of each class, highest bit first, shape (U, bits): unique without a list of those issued.
 
     The number behind it is id * odd + offset modulo 2^bits, and an odd factor has an inverse there.
     """
-    ids = np.asarray(class_ids)
-    if ids.size and (ids.min() < 0 or int(ids.max()) >= 2**bits):
-        raise SelfsameError(
-            f"base vectors: {bits} bits tell classes 0 to {2**bits - 1} apart, got {ids.min()} to {ids.max()}"
-        )
-    number_U = ids.astype(np.uint64) * _ODD + _OFFSET
+    number_U = class_ids.astype(np.uint64) * _ODD + _OFFSET
     return ((number_U[:, None] >> np.arange(bits - 1, -1, -1, dtype=np.uint64)) & np.uint64(1)).astype(np.uint8)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding
-from selfsame.privacy.mechanisms import Mechanism
+from selfsame.privacy.mechanisms import Mechanism, keep, perturb
 from selfsame.streams import Stream
 
 
@@ -42,12 +42,14 @@ class SplitLoss(LocalLoss):
         return None
 
     def used(self, mask_MB: Tensor, stream: Stream) -> Tensor:
-        """The mask of the embeddings that enter the loss; all, unless the method drops some (FDML, Algorithm 2)."""
-        return mask_MB
+        """The mask of the embeddings that enter the loss (FDML, Algorithm 2, line 1)."""
+        mechanism = self.mechanism
+        return mask_MB if mechanism is None else keep(mask_MB > 0, mechanism, stream).to(mask_MB.dtype)
 
     def released(self, grad_MBD: Tensor, mask_MB: Tensor, stream: Stream) -> Tensor:
-        """The derivatives as they are sent to the devices: clipped and noised, where the method says so."""
-        return grad_MBD
+        """The derivatives as the devices get them (lines 3 and 4): 0 where the embedding was dropped."""
+        mechanism = self.mechanism
+        return grad_MBD if mechanism is None else perturb(grad_MBD, mask_MB > 0, mechanism, stream)
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         raise NotImplementedError(f"{self.name}: no device can compute this loss, see joint_loss")

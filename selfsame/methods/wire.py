@@ -76,7 +76,5 @@ def finite_rows(*tensors: Tensor) -> Tensor:
     good = torch.ones(len(tensors[0]), dtype=torch.bool, device=tensors[0].device)
     for tensor in tensors:
         if tensor.is_floating_point():
-            good = (
-                good & torch.isfinite(tensor).flatten(1).all(1) if tensor.dim() > 1 else good & torch.isfinite(tensor)
-            )
+            good = good & torch.isfinite(tensor[:, None]).flatten(1).all(1)
     return good

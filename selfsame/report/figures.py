@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from selfsame.errors import SelfsameError
 from selfsame.measure.curves import det, deviate
 from selfsame.report.style import THEME, Look, clean, log_axis, looks, numbered_looks, panel, styled
 from selfsame.report.view import Picture, Point, RunView, series
@@ -102,7 +101,6 @@ def protocol_roc(protocols: Sequence[tuple[Plain, Look]]) -> Figure:
 @styled
 def roc_sheet(protocols: Mapping[str, Sequence[tuple[Plain, Look]]], titles: Sequence[str]) -> Figure:
     """One panel per protocol, with a common legend of all runs below: for a file of its own."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -111,7 +109,6 @@ def roc_sheet(protocols: Mapping[str, Sequence[tuple[Plain, Look]]], titles: Seq
     keys = math.ceil(len(titles) / 3)
     height = 3.2 * down + 0.25 * keys + 0.2
     figure = Figure(figsize=(4.2 * across, height))
-    FigureCanvasAgg(figure)
     places = figure.subplots(down, across, squeeze=False).flat
     for (name, lines), ax in zip(protocols.items(), places):
         draw_roc(ax, [(*points(protocol), look) for protocol, look in lines])
@@ -273,35 +270,20 @@ def protocol_users(protocols: Sequence[tuple[Plain, Look]]) -> Figure:
 
 
 def project(
-    emb: np.ndarray,
-    truth: np.ndarray,
-    proxy: np.ndarray | None = None,
-    *,
-    label: Sequence[int] | np.ndarray | None = None,
-    unseen: Sequence[bool] | np.ndarray | None = None,
+    emb: np.ndarray, truth: np.ndarray, proxy: np.ndarray | None, label: np.ndarray, unseen: np.ndarray
 ) -> Picture:
     """Samples (S, D), prototypes (R, D) and proxies (R, D) by the principal components of the samples.
 
     Rows that are not finite are left out.
     """
-    emb, truth = np.asarray(emb, float), np.asarray(truth, float)
-    proxy = None if proxy is None else np.asarray(proxy, float)
-    label = np.zeros(len(emb), int) if label is None else np.asarray(label)
-    unseen = np.zeros(len(emb), bool) if unseen is None else np.asarray(unseen)
-    shapes = [emb.shape, truth.shape, truth.shape if proxy is None else proxy.shape]
-    if any(len(s) != 2 for s in shapes) or shapes[0][1] != shapes[1][1] or shapes[1] != shapes[2]:
-        raise SelfsameError(f"picture: expected samples (S, D), prototypes (R, D), proxies (R, D), got {shapes}")
-    if len(label) != len(emb) or len(unseen) != len(emb):
-        raise SelfsameError(f"picture: {len(emb)} samples, but {len(label)} labels and {len(unseen)} unseen flags")
-
     kept = np.isfinite(emb).all(1)
     whole = np.isfinite(truth).all(1) & (True if proxy is None else np.isfinite(proxy).all(1))
     parts = [emb[kept], truth[whole], *([] if proxy is None else [proxy[whole]])]
     flat = _pca(parts)
     return Picture(
         emb=_rounded(flat[0]),
-        label=[int(c) for c in label[kept]],
-        unseen=[bool(u) for u in unseen[kept]],
+        label=label[kept].tolist(),
+        unseen=unseen[kept].tolist(),
         truth=_rounded(flat[1]),
         proxy=None if proxy is None else _rounded(flat[2]),
     )

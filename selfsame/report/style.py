@@ -140,11 +140,9 @@ def styled(draw: Callable[P, T]) -> Callable[P, T]:
 
 def panel(width: float, height: float) -> tuple[Figure, Axes]:
     """A figure of so many inches with one pair of axes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
     # Room for labels of up to seven digits: to let matplotlib measure them would take as long as to draw the figure.
     figure.subplots_adjust(0.72 / width, 0.46 / height, 1 - 0.2 / width, 1 - 0.14 / height)
     return figure, figure.add_subplot()

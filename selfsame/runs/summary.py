@@ -95,7 +95,7 @@ def _picture(run: Run) -> Picture | None:
 
     return project(
         plain(torch.cat(parts)), plain(truth), None if exposed is None else plain(exposed[: len(truth)]),
-        label=labels, unseen=fresh,
+        np.array(labels), np.array(fresh),
     )  # fmt: skip
 
 

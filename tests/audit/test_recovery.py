@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfsame.audit.recovery import audit
-from selfsame.methods.base import LocalLoss, Recovered, World, averaged
+from selfsame.methods.base import LocalLoss, World, averaged
 from selfsame.methods.fedhide import FedCS, FedGN, FedHide
 from selfsame.methods.fedmetric import FedMetric
 from selfsame.report.words import attacker_words
@@ -107,7 +107,7 @@ class Guessed(Bare):
     by_angle = False
 
     def attack(self, scene):
-        return Recovered(torch.eye(5)[scene.client_M] * torch.tensor([3.0, 1, 1, 1, 0])[:, None], "guessed")
+        return torch.eye(5)[scene.client_M] * torch.tensor([3.0, 1, 1, 1, 0])[:, None], "guessed"
 
 
 def test_a_method_brings_its_own_attack():

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfsame.errors import SelfsameError
 from selfsame.measure.bootstrap import Replicates, interval, mean_replicates, replicates
 from selfsame.measure.curves import roc
 from selfsame.measure.trials import Scored
@@ -110,11 +109,6 @@ def test_replicates_without_impostors_are_drawn_again():
     scored = Scored(np.array([2.0, 1.0, 0.0]), np.array([True, True, False]), np.array([0, 1, 0]), np.array([0, 1, 1]))
     drawn = replicates(scored, figures, 50, np.random.default_rng(3))
     assert np.isfinite(drawn).all() and (drawn[:, 1] == 1).all()
-
-
-def test_one_kind_of_trial_is_refused():
-    with pytest.raises(SelfsameError, match="both genuine and impostor"):
-        Replicates.of(Scored(np.ones(2), np.ones(2, bool), np.arange(2), np.arange(2)))
 
 
 def test_interval_by_hand():

@@ -13,10 +13,15 @@ from scipy.stats import norm
 from sklearn.metrics import det_curve, roc_auc_score, roc_curve
 
 from selfsame.errors import SelfsameError
-from selfsame.measure.curves import Roc, auroc, corners, det, deviate, eer, histogram, roc, supported
+from selfsame.measure.curves import Roc, auroc, corners, det, deviate, histogram, roc, supported
 
 # Few distinct values, so that ties are the rule.
 side = st.lists(st.integers(-5, 5), min_size=1, max_size=30).map(lambda x: np.array(x, dtype=np.float64))
+
+
+def eer(genuine, impostor):
+    curve = roc(genuine, impostor)
+    return curve.eer, curve.eer_threshold
 
 
 def labelled(genuine, impostor):
@@ -117,7 +122,7 @@ def test_eer_threshold_splits_the_errors_evenly():
     assert rate == pytest.approx(0.1587, abs=0.01)  # Phi(-1)
 
 
-@pytest.mark.parametrize("function", [roc, auroc, eer])
+@pytest.mark.parametrize("function", [roc, auroc, corners])
 @pytest.mark.parametrize("bad", [[], [np.nan], [1.0, np.inf]])
 def test_bad_scores_are_refused(function, bad):
     with pytest.raises(SelfsameError, match="genuine"):
@@ -212,8 +217,6 @@ def test_a_thin_curve_keeps_ends_and_bounds_the_error():
         along = np.interp(curve.fpr + curve.tpr, small.fpr + small.tpr, small.tpr)
         assert np.abs(along - curve.tpr).max() <= 2 / (number // 2 - 1)
     assert small.thin() is small
-    with pytest.raises(SelfsameError, match="points"):
-        curve.thin(3)
 
 
 def test_a_thin_curve_keeps_the_decades():

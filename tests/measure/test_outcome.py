@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from selfsame.errors import SelfsameError
-from selfsame.measure.outcome import fold_accuracy
+from selfsame.measure.outcome import fold_figures
 from selfsame.measure.trials import Scored
 
 
@@ -22,8 +21,7 @@ def test_folds_by_loops():
         limit = levels[best] if best in (0, len(levels) - 1) else (levels[best] + levels[best + 1]) / 2
         mine = [(s >= limit) == k for s, k, f in zip(score, same, fold) if f == this]
         expected.append(sum(mine) / len(mine))
-    mean, error, each = fold_accuracy(Scored(score, same, fold, fold), fold)
+    found = fold_figures(Scored(score, same, fold, fold), fold)
+    mean, error, each = found["accuracy"], found["standard_error"], found["each"]
     assert each == pytest.approx(expected) and mean == pytest.approx(np.mean(expected))
     assert error == pytest.approx(np.sqrt(sum((x - mean) ** 2 for x in expected) / 4) / np.sqrt(5))
-    with pytest.raises(SelfsameError, match="at least 2"):
-        fold_accuracy(Scored(score, same, fold, fold), fold * 0)

@@ -10,7 +10,6 @@ from selfsame.data.sets.xc import MultiLabelled, Ragged
 from selfsame.errors import SelfsameError
 from selfsame.measure.ranking import (
     best_classes,
-    label_places,
     label_precision,
     places,
     places_in,
@@ -142,16 +141,3 @@ def test_nan_is_refused(sign, place):
     score[1, place] = torch.copysign(torch.tensor(torch.nan), torch.tensor(sign))
     with pytest.raises(SelfsameError, match="NaN"):
         best_classes(whole(score), 5)
-
-
-def test_what_does_not_fit_is_refused():
-    best = best_classes(whole(torch.zeros(2, 4)), 1)
-    with pytest.raises(SelfsameError, match="2 samples, labels of 3"):
-        label_places(best, ragged([[0]] * 3))
-    with pytest.raises(SelfsameError, match="5 best classes asked for, there are 4"):
-        best_classes(whole(torch.zeros(2, 4)), 5)
-    with pytest.raises(SelfsameError, match="there are 0"):
-        best_classes([], 1)
-    for ks in ((0,), ()):
-        with pytest.raises(SelfsameError, match="1 or more"):
-            precision(best, 2, ks)

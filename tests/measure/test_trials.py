@@ -85,12 +85,8 @@ def test_of_many_impostor_trials_a_few_are_kept_and_each_is_real():
     assert len(spread_over) >= 9
 
 
-def test_scores_that_do_not_fit_are_refused():
-    with pytest.raises(SelfsameError, match="scores of 2 samples, people of 3"):
-        against_templates([torch.zeros(2, 2)], np.zeros(3, np.int64), np.arange(2), 9, np.random.default_rng(0))
-    with pytest.raises(SelfsameError, match=r"got \[1, 2, 1, 1\]"):
-        Scored(np.zeros(1), np.ones(2, bool), np.zeros(1, np.int64), np.zeros(1, np.int64))
-    with pytest.raises(SelfsameError, match="1 of 2 are not"):
+def test_scores_that_are_not_finite_are_refused():
+    with pytest.raises(SelfsameError, match="1 of 2 are not finite"):
         Scored(np.array([0.0, np.nan]), np.ones(2, bool), np.arange(2), np.arange(2))
 
 

@@ -15,7 +15,7 @@ from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import Samples, Trials, from_classes, load
 from selfsame.errors import SelfsameError
 from selfsame.measure import protocols as module
-from selfsame.measure.curves import auroc, eer
+from selfsame.measure.curves import auroc, roc
 from selfsame.report.evaluation import FEW, WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
 from selfsame.runs.assess import assess
 from selfsame.runs.loop import carry_on
@@ -126,7 +126,7 @@ def test_training_scores_and_strangers_by_loops(run, result):
         other += [row[c] for row in score.tolist() for c in range(len(template)) if c != client]
     found = by_name(result)
     assert found["training samples"]["auroc"]["value"] == pytest.approx(auroc(np.array(own), np.array(other)), abs=1e-5)
-    assert found["training samples"]["eer"]["value"] == pytest.approx(eer(np.array(own), np.array(other))[0], abs=1e-3)
+    assert found["training samples"]["eer"]["value"] == pytest.approx(roc(np.array(own), np.array(other)).eer, abs=1e-3)
     score = method.score(run.embed(federation.test.x), template)
     genuine = score.gather(1, federation.test.y[:, None])[:, 0]
     strangers = method.score(run.embed(federation.unseen.x), template).flatten()
