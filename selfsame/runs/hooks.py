@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -77,9 +78,10 @@ class Divergence(Hook):
 
 @dataclass(frozen=True)
 class Regular(Hook):
-    """Every so many rounds, and at the end."""
+    """Something done every so many rounds, and at the end."""
 
     every: int
+    act: Callable[[Run], None]
 
     def due(self, run: Run) -> int:
         return (run.state.round // self.every + 1) * self.every
@@ -89,47 +91,28 @@ class Regular(Hook):
             self.act(run)
         return True
 
-    def act(self, run: Run) -> None:
-        raise NotImplementedError
+
+def look(run: Run, tick: Tick | None = None) -> None:
+    """Evaluate, audit and record; somebody who waits hears of it."""
+    loss = sum(run.state.losses) / len(run.state.losses)
+    run.state.losses = []
+    if run.problem.ranks.first:
+        run.record(loss)
+    if tick is not None:
+        tick(0, run.final)
 
 
-@dataclass(frozen=True)
-class Looking(Regular):
-    """Evaluate, audit and record."""
-
-    def act(self, run: Run) -> None:
-        loss = sum(run.state.losses) / len(run.state.losses)
-        run.state.losses = []
-        if run.problem.ranks.first:
-            run.record(loss)
-
-
-@dataclass(frozen=True)
-class Telling(Hook):
-    """Somebody who waits hears of every new record."""
-
-    tick: Tick
-
-    def after(self, run: Run, done: Stretch) -> bool:
-        if run.final.get("round") == run.state.round:
-            self.tick(0, run.final)
-        return True
-
-
-@dataclass(frozen=True)
-class Keeping(Regular):
+def keep(run: Run) -> None:
     """Write a checkpoint."""
-
-    def act(self, run: Run) -> None:
-        if run.folder is not None:
-            checkpoint.save_state(run.state, run.folder / "checkpoint" / "state.safetensors")
+    if run.folder is not None:
+        checkpoint.save_state(run.state, run.folder / "checkpoint" / "state.safetensors")
 
 
 def usual_hooks(run: Run, tick: Tick | None) -> list[Hook]:
     """What a run does between its rounds, in this order."""
-    look, keep = marks(run.problem)
-    told: list[Hook] = [] if tick is None else [Telling(tick)]
-    return [Joining(run.recipe.cohort.join_round), Divergence(), Looking(look), *told, Keeping(keep)]
+    looks, checkpoints = marks(run.problem)
+    looking = Regular(looks, partial(look, tick=tick))
+    return [Joining(run.recipe.cohort.join_round), Divergence(), looking, Regular(checkpoints, keep)]
 
 
 def marks(problem: Problem) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import load
 from selfsame.report.words import finding_words
 from selfsame.runs import loop
-from selfsame.runs.hooks import Hook, Joining, Keeping, Looking, usual_hooks
+from selfsame.runs.hooks import Hook, Joining, Regular, keep, look, usual_hooks
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import Finding, start
 
@@ -50,7 +50,7 @@ def test_blocks_end_where_a_hook_is_due(digits, monkeypatch):
 
 def test_a_hook_can_end_a_run_and_those_after_it_are_not_asked(digits, monkeypatch):
     first, second = Watching(until=2), Watching()
-    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [Looking(1), first, second])
+    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [Regular(1, look), first, second])
     run = carry_on(a_run(digits))
     assert run.state.round == 2 and not run.done
     assert (first.seen, second.seen) == ([0, 1, -1, 2], [0, 1, -1])
@@ -67,7 +67,7 @@ def test_plans_in_pieces_change_nothing(digits, monkeypatch):
 def test_due(digits):
     run = a_run(digits, cohort={"late": 0.4, "join_round": 5})
     run.state.round = 4
-    assert (Keeping(3).due(run), Keeping(4).due(run), Joining(5).due(run), Hook().due(run)) == (6, 8, 5, 10)
+    assert (Regular(3, keep).due(run), Regular(4, keep).due(run), Joining(5).due(run), Hook().due(run)) == (6, 8, 5, 10)
     run.state.round = 5
     assert Joining(5).due(run) == 10
     assert Joining(5).due(a_run(digits)) == 10  # nobody is late
