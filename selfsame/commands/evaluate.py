@@ -47,8 +47,8 @@ def evaluate(
     for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)
     for remark in evaluation_remarks(result):
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {folder / 'evaluation.html'}", markup=False, highlight=False, soft_wrap=True)
+        print(remark)
+    print(f"report: {folder / 'evaluation.html'}")
 
 
 def evaluations(
@@ -74,13 +74,11 @@ def evaluations(
     if figure is not None:
         write(figure, curves)
     write(out, evaluations_page(results))
-    console = _console()
     if as_markdown:
         print(eer_sheet(results).markdown(), end="")
     else:
-        console.print(eer_sheet(results).terminal())
-    files = f"report: {out}" + (f", figure: {figure}" if figure is not None else "")
-    console.print(files, markup=False, highlight=False, soft_wrap=True)
+        _console().print(eer_sheet(results).terminal())
+    print(f"report: {out}" + (f", figure: {figure}" if figure is not None else ""))
 
 
 def _console() -> Console:

@@ -271,7 +271,7 @@ def test_two_cards_none_or_a_bad_one(tmp_path):
     refuses(tmp_path, model, "one card")
     model = unsealed()
     model.metadata_props[0].value = '{"digest":"' + "0" * 64 + '"}'
-    refuses(tmp_path, model, "must have the fields")
+    refuses(tmp_path, model, "needs format")
 
 
 def test_another_input(tmp_path):
