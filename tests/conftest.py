@@ -11,8 +11,10 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(1)  # the tests are many and small, and the machine is shared
 
 # `make test` draws the same cases everywhere and times nothing; `make fuzz` draws new ones.
-settings.register_profile("suite", derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fuzz", print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "suite", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("fuzz", print_blob=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("SELFSAME_CASES", "suite"))
 
 

@@ -15,7 +15,7 @@ from selfsame.engine.plan import Plan, cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.files import Record
 from selfsame.measure.trials import MOST_PAIRED
-from selfsame.runs.run import Finding, Run
+from selfsame.runs.run import Run
 from selfsame.runs.together import decided, let_others_in
 
 _LOOKS = 10  # evaluations of a run, and checkpoints
@@ -72,7 +72,7 @@ class Divergence(Hook):
         run.diverged = decided(run.problem, lambda: wrong or not run.sound())
         if run.diverged:
             rates = {"local_lr": run.recipe.local.lr, "server_lr": run.recipe.server.lr}
-            run.warnings.append(Finding("diverged", {"first": done.plan.first, "round": run.state.round, **rates}))
+            run.warnings.append({"kind": "diverged", "first": done.plan.first, "round": run.state.round, **rates})
         return not run.diverged
 
 
