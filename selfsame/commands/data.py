@@ -73,7 +73,7 @@ def show(
 ) -> None:
     """List the data sets, or load one and describe it."""
     from selfsame.config.recipe import bare_options
-    from selfsame.data import DATASETS, load
+    from selfsame.data import DATASETS, inspection, load
 
     if name is None:
         sets = [
@@ -84,17 +84,7 @@ def show(
         return
     with loading():
         found = load(name, path, **bare_options(settings))
-    count = found.count_N
-    rows = [
-        ("clients", f"{found.clients:,}"),
-        ("classes", f"{found.classes:,}"),
-        ("sample shape", "x".join(map(str, found.shape))),
-        ("training samples", f"{int(count.sum()):,}"),
-        ("samples a client", f"{int(count.min())} to {int(count.max())}"),
-        ("test samples of seen classes", f"{len(found.test.x):,}"),
-        ("samples of unseen classes", f"{len(found.unseen.x):,} of {len(found.unseen.y.unique()):,}"),
-    ]
-    table_of(rows, "what", "value", title=name)
+    table_of(inspection.counts(found), "what", "value", title=name)
     for note in found.notes:
         typer.echo(f"note: {note}")
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selfsame.commands.options import Quiet
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ def evaluate(
         Path | None, typer.Option("--out", help="Folder for evaluation.json and .html; by default the run's.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto; by default as the run.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress line.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure how well a trained network tells people apart.
 
