@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from selfsame.commands.options import PathTo, Settings
+from selfsame.commands.options import Own, PathTo
 from selfsame.commands.progress import loading, table_of
 from selfsame.errors import SelfsameError
 
@@ -36,7 +36,7 @@ def _first_line(kind: type) -> str:
 
 def wire(
     method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
-    settings: Settings = None,
+    settings: Own = None,
 ) -> None:
     """Print every field that leaves or stays, and who sees it."""
     from selfsame.config.recipe import bare_options
@@ -57,18 +57,23 @@ class _Data(TyperGroup):
         return super().parse_args(ctx, args if known else ["show", *args])
 
 
-app = typer.Typer(cls=_Data, help="List the data sets; show one, or check its files.", rich_markup_mode=None)
+app = typer.Typer(
+    cls=_Data,
+    help="List the data sets; `data NAME` describes one, `data check NAME FOLDER` looks through its files.",
+    subcommand_metavar="[NAME | COMMAND [ARGS]...]",
+    rich_markup_mode=None,
+)
 
 
 @app.command()
 def show(
     name: Annotated[str | None, typer.Argument(help="Load this data set and say what is in it.")] = None,
     path: PathTo = None,
-    settings: Settings = None,
+    settings: Own = None,
 ) -> None:
     """List the data sets, or load one and describe it."""
     from selfsame.config.recipe import bare_options
-    from selfsame.data import DATASETS, load
+    from selfsame.data import DATASETS, inspection, load
 
     if name is None:
         sets = [
@@ -79,17 +84,7 @@ def show(
         return
     with loading():
         found = load(name, path, **bare_options(settings))
-    count = found.count_N
-    rows = [
-        ("clients", f"{found.clients:,}"),
-        ("classes", f"{found.classes:,}"),
-        ("sample shape", "x".join(map(str, found.shape))),
-        ("training samples", f"{int(count.sum()):,}"),
-        ("samples a client", f"{int(count.min())} to {int(count.max())}"),
-        ("test samples of seen classes", f"{len(found.test.x):,}"),
-        ("samples of unseen classes", f"{len(found.unseen.x):,} of {len(found.unseen.y.unique()):,}"),
-    ]
-    table_of(rows, "what", "value", title=name)
+    table_of(inspection.counts(found), "what", "value", title=name)
     for note in found.notes:
         typer.echo(f"note: {note}")
 
@@ -99,7 +94,7 @@ def check(
     name: Annotated[str, typer.Argument(help="The data set.")],
     folder: Annotated[Path | None, typer.Argument(help="Where its files are.")] = None,
     path: PathTo = None,
-    settings: Settings = None,
+    settings: Own = None,
 ) -> None:
     """Look through all files of a data set: what is wrong, where."""
     from selfsame.config.recipe import bare_options

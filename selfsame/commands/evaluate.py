@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selfsame.commands.options import Quiet
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,7 +23,7 @@ def evaluate(
         Path | None, typer.Option("--out", help="Folder for evaluation.json and .html; by default the run's.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto; by default as the run.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress line.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure how well a trained network tells people apart.
 
@@ -47,8 +49,8 @@ def evaluate(
     for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)
     for remark in evaluation_remarks(result):
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {folder / 'evaluation.html'}", markup=False, highlight=False, soft_wrap=True)
+        print(remark)
+    print(f"report: {folder / 'evaluation.html'}")
 
 
 def evaluations(
@@ -74,13 +76,11 @@ def evaluations(
     if figure is not None:
         write(figure, curves)
     write(out, evaluations_page(results))
-    console = _console()
     if as_markdown:
         print(eer_sheet(results).markdown(), end="")
     else:
-        console.print(eer_sheet(results).terminal())
-    files = f"report: {out}" + (f", figure: {figure}" if figure is not None else "")
-    console.print(files, markup=False, highlight=False, soft_wrap=True)
+        _console().print(eer_sheet(results).terminal())
+    print(f"report: {out}" + (f", figure: {figure}" if figure is not None else ""))
 
 
 def _console() -> Console:

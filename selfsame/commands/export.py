@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selfsame.commands.progress import table_of
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -47,23 +48,17 @@ def export(
 
 
 def _show(variants: list[Exported], files: dict[str, Path]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    def shown(value: float | None, form: str, factor: float = 1.0) -> str:
+    def shown(value: float | None, form: str, factor: float = 1) -> str:
         return "–" if value is None else format(factor * value, form)
 
-    console = Console()
-    table = Table("", *(variant.name for variant in variants))
-    sizes = [f"{len(variant.data):,}" if variant.data else "–" for variant in variants]
-    table.add_row("bytes", *sizes)
-    table.add_row("ms a sample, one thread", *(shown(v.seconds, ".3f", 1e3) for v in variants))
-    table.add_row("difference from PyTorch", *(shown(v.difference, ".1e") for v in variants))
-    table.add_row("EER %, training classes", *(shown(v.rates[0], ".2f", 100) for v in variants))
-    table.add_row("EER %, pairs of unseen people", *(shown(v.rates[1], ".2f", 100) for v in variants))
-    console.print(table)
+    rows = [
+        ("bytes", *(shown(len(v.data) or None, ",d") for v in variants)),
+        ("ms a sample, one thread", *(shown(v.seconds, ".3f", 1e3) for v in variants)),
+        ("difference from PyTorch", *(shown(v.difference, ".1e") for v in variants)),
+        ("EER %, training classes", *(shown(v.rates[0], ".2f", 100) for v in variants)),
+        ("EER %, pairs of unseen people", *(shown(v.rates[1], ".2f", 100) for v in variants)),
+    ]
+    table_of(rows, "", *(variant.name for variant in variants))
     for variant in variants:
         if variant.data:
-            console.print(
-                f"{files[variant.name]}: digest {variant.digest}", markup=False, highlight=False, soft_wrap=True
-            )
+            print(f"{files[variant.name]}: digest {variant.digest}")

@@ -19,6 +19,10 @@ Settings = Annotated[
         help="Any recipe value, e.g. local.lr=0.05; a bare key is the method's: alpha=0.1.",
     ),
 ]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One of its options; `selfsame data` and `methods` list them."),
+]
 Rounds = Annotated[int | None, typer.Option(help="Training rounds.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random but secrets.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]

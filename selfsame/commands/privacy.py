@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selfsame.commands.progress import table_of
+
 if TYPE_CHECKING:
     from selfsame.privacy.mechanisms import Laplace
 
@@ -26,28 +28,21 @@ def privacy(
 
     The epsilon of its Algorithm 2 as the paper counts it, and the one over all that is sent.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from selfsame.privacy.accountant import Exchange, gaussian_sigma
     from selfsame.privacy.mechanisms import Laplace
 
     mechanism = Laplace(clip, scale, drop)
     lines = rows(mechanism, samples, dim, rounds, delta)
     sigma = None if target is None else gaussian_sigma(1.0, Exchange(samples, dim), rounds, target, delta, drop)
-    table = Table("epsilon", "neighbours differ in", "1 round", f"{rounds:,} rounds" if rounds != 1 else "all rounds")
-    for line in lines:
-        table.add_row(*line)
-    console = Console()
-    console.print(table)
-    console.print("Of the derivatives that one participant is sent; the network is not covered.", soft_wrap=True)
+    all_rounds = f"{rounds:,} rounds" if rounds != 1 else "all rounds"
+    table_of(lines, "epsilon", "neighbours differ in", "1 round", all_rounds)
+    print("Of the derivatives that one participant is sent; the network is not covered.")
     if sigma is not None:
         length = clip * (samples * dim) ** 0.5
-        console.print(
+        print(
             f"Gaussian: sigma = {sigma:.5g} x C keeps a participant's {rounds:,} rounds within epsilon {target:g} at "
             f"delta {delta:g}. With C = {length:.4g}, the longest that T lets through, that is {sigma * length:.4g} a "
-            f"coordinate; the Laplace noise above deviates by {2**0.5 * scale:.4g}.",
-            soft_wrap=True,
+            f"coordinate; the Laplace noise above deviates by {2**0.5 * scale:.4g}."
         )
 
 

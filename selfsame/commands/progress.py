@@ -108,7 +108,7 @@ def show(views: list[RunView], report: Path, title: str) -> None:
             words = f"{run_view.title}: {finding_words(warning)}"
             console.print(words, style="red", markup=False, highlight=False)
     write_report(views, report, title)
-    console.print(f"report: {report}", markup=False, highlight=False)
+    print(f"report: {report}")
 
 
 def show_run(run: Run, shown: RunView | None, folder: Path) -> None:
@@ -124,10 +124,10 @@ def show_run(run: Run, shown: RunView | None, folder: Path) -> None:
 def table_of(rows: Iterable[Sequence[str]], *columns: str, title: str | None = None) -> None:
     """Print a table of plain texts."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*columns, title=title)
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
     for row in rows:
         table.add_row(*map(Text, row))
     Console().print(table)

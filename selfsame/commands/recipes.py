@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfsame.commands.options import Device, Out, PathTo, Quiet, Rounds, Settings, given_tables
+from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
 from selfsame.commands.progress import loading, table_of, train_and_keep
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def recipe(
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the runs and which are done; train nothing.")] = False,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the runs.", show_default="runs/ and the file's name")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run a recipe file and compare with the paper.
@@ -86,9 +88,8 @@ def _show(campaign: Campaign) -> None:
 
     from selfsame.report.table import beside_remarks, beside_table
 
-    console, rows = Console(), campaign.rows()
-    console.print(beside_table([row for row in rows if row.views.count(None) < len(row.views)]))
+    rows = campaign.rows()
+    Console().print(beside_table([row for row in rows if row.views.count(None) < len(row.views)]))
     for remark in beside_remarks(rows, campaign.changed):
-        console.print(remark, markup=False, highlight=False, soft_wrap=True)
-    page = campaign.report()
-    console.print(f"report: {page}, results: {campaign.folder / 'results.md'}", markup=False, highlight=False)
+        print(remark)
+    print(f"report: {campaign.report()}, results: {campaign.folder / 'results.md'}")

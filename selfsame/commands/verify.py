@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfsame.commands.enrol import Model, PassphraseFile, Resize, Store, User, device_of, passphrase, store_folder
+from selfsame.commands.progress import table_of
 from selfsame.errors import SelfsameError
 
 
@@ -35,17 +36,10 @@ def verify(
 
 def users(store: Store = None) -> None:
     """List the users enrolled on this device."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from selfsame.device.vault import Vault
 
     found = Vault(store_folder(store)).users()
     if not found:
         print(f"{store_folder(store)}: nobody is enrolled")
         return
-    table = Table("user", "key", "model")
-    for kept in found:
-        table.add_row(*map(Text, (kept.user, kept.key, kept.digest[:12])))
-    Console().print(table)
+    table_of([(kept.user, kept.key, kept.digest[:12]) for kept in found], "user", "key", "model")

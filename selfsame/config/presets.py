@@ -16,36 +16,16 @@ from selfsame.errors import SelfsameError
 
 Tables = dict[str, dict[str, Any]]
 
+_STEADY: Tables = {"local": {"lr": 0.1, "schedule": "cosine"}, "server": {"optimiser": "momentum"}}
+_IMAGES: Tables = {**_STEADY, "server": {"optimiser": "momentum", "weight_decay": 5e-4}}
+_CIFAR: Tables = {**_IMAGES, "augment": {"crop": 4, "flip": True}}
+
 DATA: dict[str, Tables] = {
-    "digits": {
-        "run": {"rounds": 600},
-        "local": {"lr": 0.1, "schedule": "cosine"},
-        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
-    },
-    "synthetic": {
-        "run": {"rounds": 600},
-        "cohort": {"size": 64},
-        "local": {"lr": 0.1, "schedule": "cosine"},
-        "server": {"optimiser": "momentum"},
-    },
-    "mnist": {
-        "run": {"rounds": 2000},
-        "local": {"lr": 0.1, "schedule": "cosine"},
-        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
-    },
-    "cifar10": {
-        "run": {"rounds": 20000},
-        "local": {"lr": 0.1, "schedule": "cosine"},
-        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
-        "augment": {"crop": 4, "flip": True},
-    },
-    "cifar100": {
-        "run": {"rounds": 30000},
-        "cohort": {"size": 10, "sampling": "round-robin"},
-        "local": {"lr": 0.1, "schedule": "cosine"},
-        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
-        "augment": {"crop": 4, "flip": True},
-    },
+    "digits": {**_IMAGES, "run": {"rounds": 600}},
+    "synthetic": {**_STEADY, "run": {"rounds": 600}, "cohort": {"size": 64}},
+    "mnist": {**_IMAGES, "run": {"rounds": 2000}},
+    "cifar10": {**_CIFAR, "run": {"rounds": 20000}},
+    "cifar100": {**_CIFAR, "run": {"rounds": 30000}, "cohort": {"size": 10, "sampling": "round-robin"}},
 }
 
 _SMALL_STEPS: Tables = {  # FedMetric's loss has no scale of its own, so momentum and decay do it harm

@@ -29,10 +29,12 @@ def _least(where: str, part: object, **least: float) -> None:
         at_least(f"{where}.{name}", getattr(part, name), number)
 
 
-def _below_one(where: str, part: object, *names: str) -> None:
+def _share(where: str, part: object, interval: str, *names: str) -> None:
+    """Refuse what is not from 0 to 1; a round bracket of the interval leaves out its end."""
     for name in names:
-        if not 0 <= getattr(part, name) < 1:
-            raise SelfsameError(f"{where}.{name}: must be in [0, 1), got {getattr(part, name)}")
+        value = getattr(part, name)
+        if not 0 <= value <= 1 or (value == 0 and interval[0] == "(") or (value == 1 and interval[-1] == ")"):
+            raise SelfsameError(f"{where}.{name}: must be in {interval}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class CohortPart:
 
     def __post_init__(self) -> None:
         _least("cohort", self, size=0, join_round=0)
-        _below_one("cohort", self, "dropout", "late")
+        _share("cohort", self, "[0, 1)", "dropout", "late")
         one_of("cohort.sampling", self.sampling, SAMPLING)
         one_of("cohort.weights", self.weights, WEIGHTS)
         if self.sampling == "all" and self.size:
@@ -119,13 +121,10 @@ class SplitPart:
 
     def __post_init__(self) -> None:
         _least("split", self, over=1, registration=1, embedding_wait=0, gradient_wait=0, most=0, epsilon=0)
-        _below_one("split", self, "lost")
         one_of("split.strategy", self.strategy, STRATEGIES)
-        for name in ("response", "ready"):
-            if not 0 < getattr(self, name) <= 1:
-                raise SelfsameError(f"split.{name}: must be in (0, 1], got {getattr(self, name)}")
-        if not 0 < self.delta < 1:
-            raise SelfsameError(f"split.delta: must be in (0, 1), got {self.delta}")
+        _share("split", self, "[0, 1)", "lost")
+        _share("split", self, "(0, 1]", "response", "ready")
+        _share("split", self, "(0, 1)", "delta")
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class ServerPart:
     def __post_init__(self) -> None:
         _least("server", self, lr=0, weight_decay=0, decay=0, every=0)
         at_least("server.epsilon", self.epsilon, 0, strict=True)
-        _below_one("server", self, "momentum", "beta2")
+        _share("server", self, "[0, 1)", "momentum", "beta2")
         one_of("server.optimiser", self.optimiser, OPTIMISERS)
         one_of("server.schedule", self.schedule, SCHEDULES)
 

@@ -44,10 +44,11 @@ def check(name: str, path: str | Path | None = None, **options: Any) -> Report:
         return Report(name, (), (), tuple(wrong if told in wrong else [*wrong, told]), False)
     wrong += [line for line in federation.left_out if line not in set(wrong)]
     wrong += _odd_samples(federation)
-    return Report(name, _counts(federation), federation.notes, tuple(wrong), True)
+    return Report(name, counts(federation), federation.notes, tuple(wrong), True)
 
 
-def _counts(federation: Federation) -> tuple[tuple[str, str], ...]:
+def counts(federation: Federation) -> tuple[tuple[str, str], ...]:
+    """What is in a data set: a name and a value each."""
     count = federation.count_N.numpy()
     unseen = federation.unseen.y
     return (

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NoReturn
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfsame.errors import SelfsameError
+from selfsame.fields import read_fields
 from selfsame.files import parse_json
 
 FORMAT = "selfsame-onnx-1"
@@ -60,43 +61,25 @@ class Card:
     rate: int = 0  # samples a second of a recording; 0: not a recording
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            _wrong("format", f"must be {FORMAT!r}", self.format)
+        _need("format", self.format == FORMAT, f"must be {FORMAT!r}", self.format)
         for name in ("version", "method", "data"):
             text = getattr(self, name)
-            if type(text) is not str or not 0 < len(text) <= 200 or not text.isprintable():
-                _wrong(name, "must be a short text", text)
+            _need(name, 0 < len(text) <= 200 and text.isprintable(), "must be a short text", text)
         for name, words in (("dtype", DTYPES), ("place", PLACES), ("score", SCORES), ("variant", VARIANTS)):
             word = getattr(self, name)
-            if type(word) is not str or word not in words:
-                _wrong(name, f"must be one of {', '.join(words)}", word)
-        _whole("width", self.width, 1, _MOST_WIDTH)
-        _whole("opset", self.opset, 0, 1000)
-        _whole("rate", self.rate, 0, _MOST_RATE)
-        self._check_shape()
-        self._check_range()
-        if self.score == "cosine" and self.place != "unit":
-            _wrong("place", "must be 'unit' where score is 'cosine'", self.place)
-        if type(self.digest) is not str or not _DIGEST.fullmatch(self.digest):
-            _wrong("digest", "must be 64 hexadecimal digits", self.digest)
-
-    def _check_shape(self) -> None:
-        shape = self.shape
-        if type(shape) is not tuple or not 0 < len(shape) <= _MOST_AXES:
-            _wrong("shape", f"must be 1 to {_MOST_AXES} whole numbers", shape)
-        for place, size in enumerate(shape):
-            _whole("shape", size, -1 if place == len(shape) - 1 else 1, _MOST_NUMBERS)
-        if 0 in shape or abs(math.prod(shape)) > _MOST_NUMBERS:
-            _wrong("shape", f"must be of 1 to {_MOST_NUMBERS} numbers", shape)
-
-    def _check_range(self) -> None:
+            _need(name, word in words, f"must be one of {', '.join(words)}", word)
+        for name, first, last in (("width", 1, _MOST_WIDTH), ("opset", 0, 1000), ("rate", 0, _MOST_RATE)):
+            number = getattr(self, name)
+            _need(name, first <= number <= last, f"must be a whole number from {first} to {last}", number)
+        fits = 0 < len(self.shape) <= _MOST_AXES and min((*self.shape[:-1], abs(self.shape[-1]))) > 0
+        fits = fits and self.shape[-1] >= -1 and abs(math.prod(self.shape)) <= _MOST_NUMBERS
+        _need("shape", fits, f"must be 1 to {_MOST_AXES} axes of 1 to {_MOST_NUMBERS} numbers", self.shape)
         least, most = DTYPES[self.dtype]
-        for name in ("low", "high"):
-            value = getattr(self, name)
-            if type(value) is not float or not least <= value <= most:
-                _wrong(name, f"must be a number from {least:g} to {most:g}", value)
-        if self.low >= self.high:
-            _wrong("low", f"must be below high, {self.high:g}", self.low)
+        in_range = least <= self.low < self.high <= most
+        _need("low", in_range, f"and high must be two numbers from {least:g} to {most:g}", (self.low, self.high))
+        met = self.score != "cosine" or self.place == "unit"
+        _need("place", met, "must be 'unit' where score is 'cosine'", self.place)
+        _need("digest", bool(_DIGEST.fullmatch(self.digest)), "must be 64 hexadecimal digits", self.digest)
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` gives the same card back."""
@@ -111,25 +94,12 @@ class Card:
             given = parse_json(text)
         except (ValueError, RecursionError):
             raise SelfsameError("card: not readable as JSON") from None
-        names = [field.name for field in fields(Card)]
-        if type(given) is not dict or sorted(given) != sorted(names):
-            raise SelfsameError(f"card: must have the fields {', '.join(names)} and no others")
-        if type(given["shape"]) is list:
-            given["shape"] = tuple(given["shape"])
-        for name in ("low", "high"):
-            if type(given[name]) is int and abs(given[name]) <= 2**31:
-                given[name] = float(given[name])
-        return Card(**given)
+        return read_fields("card", given, Card)
 
 
-def _wrong(name: str, expected: str, got: object) -> NoReturn:
-    shown = repr(got) if isinstance(got, str | float | bool) else type(got).__name__
-    raise SelfsameError(f"card: {name} {expected}, got {shown[:60]}")
-
-
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        _wrong(name, f"must be a whole number from {least} to {most}", value)
+def _need(name: str, met: bool, expected: str, got: object) -> None:
+    if not met:
+        raise SelfsameError(f"card: {name} {expected}, got {repr(got)[:60]}")
 
 
 def placed(card: Card, emb: Floats) -> Floats:

@@ -6,14 +6,13 @@ Shapes: S samples, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from selfsame.device.card import Card, Raw
-from selfsame.device.model_file import INPUT, OUTPUT, read_bytes, read_card
+from selfsame.device.model_file import INPUT, OUTPUT, read_card
 from selfsame.device.runtime import onnxruntime
 from selfsame.errors import SelfsameError, one_line
 
@@ -35,7 +34,7 @@ class Embedder(Protocol):
 
 
 class OnnxEmbedder:
-    """A model file, on one thread; `digest` as in `open_model`."""
+    """A model file, on one thread; one whose digest is not `digest`, where that is given, is refused."""
 
     def __init__(self, data: bytes, name: str, digest: str | None = None) -> None:
         self.card = read_card(data, name)
@@ -70,17 +69,6 @@ class OnnxEmbedder:
         except Exception as error:
             raise SelfsameError(f"{self._name}: fails on these samples: {one_line(error)}") from None
         return out
-
-
-def open_model(path: Path, digest: str | None = None) -> OnnxEmbedder:
-    """The embedder of a model file (.onnx), after all that can be wrong with it is checked.
-
-    A file whose digest is not `digest`, where one is given, is refused: that pins one file for good.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise SelfsameError(f"{path}: a folder, not a model file; of a run, `selfsame export {path}` writes one")
-    return OnnxEmbedder(read_bytes(path), str(path), digest)
 
 
 def check_digest(card: Card, name: str, digest: str | None) -> None:

@@ -144,12 +144,15 @@ class Vault:
         self._check_folder()
         return self.path(user).exists()
 
+    def check_new(self, user: str, replacing: bool) -> None:
+        """Refuse a user who is enrolled already, unless that enrolment is to be replaced."""
+        if self.holds(user) and not replacing:
+            raise SelfsameError(f"{user}: is enrolled already; --replace makes a new enrolment of it")
+
     def write(self, user: str, digest: str, plain: bytes, *, replacing: bool = False) -> None:
         """Seal a new enrolment; an earlier one of the user is in the way, or replaced and with that revoked."""
-        there = self.holds(user)
-        if there and not replacing:
-            raise SelfsameError(f"{user}: is enrolled already; --replace makes a new enrolment of it")
-        before = self._find(user) if there else None
+        self.check_new(user, replacing)
+        before = self._find(user) if self.holds(user) else None
         work = None if self.passphrase is None else self.work
         header = Header(work, secrets.token_bytes(16), secrets.token_bytes(16), secrets.token_bytes(12), digest)
         self._seal(user, header, self._new_key(header), plain)
@@ -191,8 +194,6 @@ class Vault:
 
     def users(self) -> list[Stored]:
         """Everybody with a file, by name; nothing is opened."""
-        if not self.folder.exists():
-            return []
         self._check_folder()
         found = []
         for path in sorted(self.folder.glob(f"*{_ENDING}")):
@@ -303,27 +304,24 @@ def _crypto() -> Any:
     return SimpleNamespace(AESGCM=AESGCM, Scrypt=Scrypt, InvalidTag=InvalidTag)
 
 
-def _keyring(work: Callable[[Any], str | None]) -> str | None:
-    """Something done with the platform's keyring; what it cannot do is said in one line."""
+def _keyring(action: str, header: Header, *key: str) -> str | None:
+    """Set, get or delete a key in the platform's keyring, by a name that no other key ever has."""
     try:
         import keyring
         from keyring.errors import KeyringError
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
+    name = f"{header.enrolment.hex()}-{header.salt.hex()}"
     try:
-        return work(keyring)
+        found: str | None = getattr(keyring, f"{action}_password")(_SERVICE, name, *key)
     except (KeyringError, OSError, RuntimeError) as error:  # backends raise their own beside the library's
         raise SelfsameError(f"keyring: {one_line(error)}; use a passphrase in its place") from error
-
-
-def _entry(header: Header) -> str:
-    """The name of a key in the keyring: another one for every key there ever is."""
-    return f"{header.enrolment.hex()}-{header.salt.hex()}"
+    return found
 
 
 def _keyring_new(header: Header) -> bytes:
     key = secrets.token_bytes(32)
-    _keyring(lambda ring: ring.set_password(_SERVICE, _entry(header), key.hex()))
+    _keyring("set", header, key.hex())
     if _keyring_get(header) != key:
         raise SelfsameError("keyring: it does not keep what it is given; use a passphrase in its place")
     return key
@@ -331,7 +329,7 @@ def _keyring_new(header: Header) -> bytes:
 
 def _keyring_get(header: Header) -> bytes | None:
     try:
-        key = bytes.fromhex(_keyring(lambda ring: ring.get_password(_SERVICE, _entry(header))) or "")
+        key = bytes.fromhex(_keyring("get", header) or "")
     except ValueError:
         return None
     return key if len(key) == 32 else None
@@ -339,4 +337,4 @@ def _keyring_get(header: Header) -> bytes | None:
 
 def _keyring_delete(header: Header) -> None:
     with contextlib.suppress(SelfsameError):  # gone already, or no keyring here: the file is revoked all the same
-        _keyring(lambda ring: ring.delete_password(_SERVICE, _entry(header)))
+        _keyring("delete", header)

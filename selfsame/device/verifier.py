@@ -128,8 +128,7 @@ class Verifier:
         threshold; with it, all samples do. A fixed threshold takes no warm-up samples.
         """
         rule = rule or Rule()
-        if self.vault.holds(user) and not replacing:  # said before anything is computed or asked
-            raise SelfsameError(f"{user}: is enrolled already; --replace makes a new enrolment of it")
+        self.vault.check_new(user, replacing)  # said before anything is computed or asked
         count = self._warm_up_count(len(samples), rule, warm_up, vector is not None)
         emb_SD = self._embed(samples)
         split = len(samples) - count

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from selfsame.config.recipe import from_mapping, read_toml
 from selfsame.device.card import Raw
 from selfsame.device.embedder import Embedder
 from selfsame.errors import SelfsameError
@@ -21,10 +20,7 @@ _NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's
 
 def read_run(folder: Path, path: Path | None = None) -> Run:
     """The run's last state on the CPU, in the precision of its parameters."""
-    double = (folder / "recipe.toml").is_file() and (
-        from_mapping(read_toml(folder / "recipe.toml")).run.precision == "float64"
-    )
-    return open_run(folder, path, "cpu", "float64" if double else "float32")
+    return open_run(folder, path, "cpu", exact=True)
 
 
 def client_vector(folder: Path, client: int, opened: Embedder, raw: Sequence[Raw]) -> NDArray[np.float32]:

@@ -82,18 +82,9 @@ class LongNorm(nn.Module):
 
 def finished_kernels(conv: StandardConv2d) -> nn.Conv2d:
     """A plain convolution with the kernels that the other one computes: what quantises weights then finds these."""
-    out = nn.Conv2d(
-        conv.in_channels,
-        conv.out_channels,
-        conv.kernel_size,  # type: ignore[arg-type]
-        conv.stride,  # type: ignore[arg-type]
-        conv.padding,  # type: ignore[arg-type]
-        conv.dilation,  # type: ignore[arg-type]
-        conv.groups,
-        conv.bias is not None,
-        conv.padding_mode,
-    )
-    out.weight, out.bias = nn.Parameter(conv.standard_weight.detach()), conv.bias
+    out = copy.deepcopy(conv)
+    out.__class__ = nn.Conv2d  # type: ignore[assignment]
+    out.weight = nn.Parameter(conv.standard_weight.detach())
     return out
 
 

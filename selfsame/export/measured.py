@@ -126,11 +126,6 @@ class FileRun(Run):
 
     file: Embedder
 
-    def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
-        """Embeddings (S, D) of raw samples, by the file."""
-        shape = self.problem.federation.shape
-        emb = torch.from_numpy(self.file.embed(raw.reshape(-1, *raw.shape[-len(shape) :]).numpy()))
-        emb = emb.to(self.problem.model.dtype)
-        if raw.dim() - len(shape) == 1:
-            return emb
-        return self.problem.method.place(emb.unflatten(0, raw.shape[:2])).mean(1)
+    def embed_each(self, raw: Tensor, client: int | None) -> Tensor:
+        """Embeddings (S, D) of single crops, by the file."""
+        return torch.from_numpy(self.file.embed(raw.numpy())).to(self.problem.model.dtype)

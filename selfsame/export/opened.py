@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from selfsame.device import embedder
-from selfsame.device.embedder import Embedder
+from selfsame.device.embedder import Embedder, OnnxEmbedder, check_digest
+from selfsame.device.model_file import read_bytes
 from selfsame.errors import SelfsameError
 
 
@@ -16,11 +16,11 @@ def open_model(path: Path, digest: str | None = None) -> Embedder:
     """
     path = Path(path)
     if not path.is_dir():
-        return embedder.open_model(path, digest)
+        return OnnxEmbedder(read_bytes(path), str(path), digest)
     if not (path / "recipe.toml").is_file():
         raise SelfsameError(f"{path}: not a run (no recipe.toml in it)")
     from selfsame.export.trained import RunEmbedder
 
     found = RunEmbedder(path)
-    embedder.check_digest(found.card, str(path), digest)
+    check_digest(found.card, str(path), digest)
     return found

@@ -7,6 +7,7 @@ which nothing here bounds. docs/privacy.md derives what is computed.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -139,15 +140,9 @@ def rounds_within(mechanism: Mechanism, exchange: Exchange, epsilon: float, delt
         return composed_epsilon(mechanism, exchange, rounds, delta) <= epsilon
 
     most = 1
-    while fits(most):
-        if most == MOST_ROUNDS:
-            return most
+    while most < MOST_ROUNDS and fits(most):
         most = min(2 * most, MOST_ROUNDS)
-    least = most // 2  # fits, or is 0
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle)
-    return least
+    return bisect.bisect_left(range(most + 1), True, lo=most // 2 + 1, key=lambda rounds: not fits(rounds)) - 1
 
 
 def gaussian_sigma(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from selfsame.data.sets.xc import MultiLabelled
-from selfsame.engine.state import smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.measure.outcome import Plain, outcome
 from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable, fdml_accuracy
@@ -24,9 +23,8 @@ def assess(run: Run, trials: int = 200_000, bootstrap: int = 1000, seed: int = 0
     if problem.federation.empty:
         raise SelfsameError(f"{run.folder}: the server has no samples to measure with; name the data set with --path")
     tell = tick or (lambda _: None)
-    world = smaller_world(problem.world, state.present)
     alone = state.alone_NP is not None
-    bench = Bench(problem.method, problem.federation, world, run.truth().detach(), run.embed, alone, seed, trials)
+    bench = Bench(problem.method, problem.federation, run.world, run.truth().detach(), run.embed, alone, seed, trials)
     found: dict[str, Plain] = {}
     skipped: list[Plain] = []
     for name, measure in PROTOCOLS.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from selfsame.engine.plan import Plan, cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.files import Record
 from selfsame.measure.trials import MOST_PAIRED
-from selfsame.runs.run import Finding, Run
+from selfsame.runs.run import Run
 from selfsame.runs.together import decided, let_others_in
 
 _LOOKS = 10  # evaluations of a run, and checkpoints
@@ -71,15 +72,16 @@ class Divergence(Hook):
         run.diverged = decided(run.problem, lambda: wrong or not run.sound())
         if run.diverged:
             rates = {"local_lr": run.recipe.local.lr, "server_lr": run.recipe.server.lr}
-            run.warnings.append(Finding("diverged", {"first": done.plan.first, "round": run.state.round, **rates}))
+            run.warnings.append({"kind": "diverged", "first": done.plan.first, "round": run.state.round, **rates})
         return not run.diverged
 
 
 @dataclass(frozen=True)
 class Regular(Hook):
-    """Every so many rounds, and at the end."""
+    """Something done every so many rounds, and at the end."""
 
     every: int
+    act: Callable[[Run], None]
 
     def due(self, run: Run) -> int:
         return (run.state.round // self.every + 1) * self.every
@@ -89,47 +91,28 @@ class Regular(Hook):
             self.act(run)
         return True
 
-    def act(self, run: Run) -> None:
-        raise NotImplementedError
+
+def look(run: Run, tick: Tick | None = None) -> None:
+    """Evaluate, audit and record; somebody who waits hears of it."""
+    loss = sum(run.state.losses) / len(run.state.losses)
+    run.state.losses = []
+    if run.problem.ranks.first:
+        run.record(loss)
+    if tick is not None:
+        tick(0, run.final)
 
 
-@dataclass(frozen=True)
-class Looking(Regular):
-    """Evaluate, audit and record."""
-
-    def act(self, run: Run) -> None:
-        loss = sum(run.state.losses) / len(run.state.losses)
-        run.state.losses = []
-        if run.problem.ranks.first:
-            run.record(loss)
-
-
-@dataclass(frozen=True)
-class Telling(Hook):
-    """Somebody who waits hears of every new record."""
-
-    tick: Tick
-
-    def after(self, run: Run, done: Stretch) -> bool:
-        if run.final.get("round") == run.state.round:
-            self.tick(0, run.final)
-        return True
-
-
-@dataclass(frozen=True)
-class Keeping(Regular):
+def keep(run: Run) -> None:
     """Write a checkpoint."""
-
-    def act(self, run: Run) -> None:
-        if run.folder is not None:
-            checkpoint.save_state(run.state, run.folder / "checkpoint" / "state.safetensors")
+    if run.folder is not None:
+        checkpoint.save_state(run.state, run.folder / "checkpoint" / "state.safetensors")
 
 
 def usual_hooks(run: Run, tick: Tick | None) -> list[Hook]:
     """What a run does between its rounds, in this order."""
-    look, keep = marks(run.problem)
-    told: list[Hook] = [] if tick is None else [Telling(tick)]
-    return [Joining(run.recipe.cohort.join_round), Divergence(), Looking(look), *told, Keeping(keep)]
+    looks, checkpoints = marks(run.problem)
+    looking = Regular(looks, partial(look, tick=tick))
+    return [Joining(run.recipe.cohort.join_round), Divergence(), looking, Regular(checkpoints, keep)]
 
 
 def marks(problem: Problem) -> tuple[int, int]:

@@ -24,24 +24,12 @@ from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
 from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
-from selfsame.methods.base import Fields
+from selfsame.methods.base import Fields, World
 from selfsame.runs.together import as_first
 
 _ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that a reader of the figures must know, as numbers; `report.words` puts it in words."""
-
-    kind: str  # collapsed, diverged or refused
-    values: dict[str, float | None]
-
-    def plain(self) -> Record:
-        """As a run's result.json holds it."""
-        return {"kind": self.kind, **self.values}
 
 
 @dataclass
@@ -52,7 +40,7 @@ class Run:
     state: State
     folder: Path | None = None
     history: list[Record] = field(default_factory=list)
-    warnings: list[Finding] = field(default_factory=list)
+    warnings: list[Record] = field(default_factory=list)  # a kind and numbers; `report.words` has the words
     seconds: float = 0.0  # spent in training rounds
     curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     leakage: Leakage | None = None
@@ -79,16 +67,24 @@ class Run:
 
     def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
         """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
+        if raw.dim() - len(self.problem.federation.shape) == 1:
+            return self.embed_each(raw, client)
+        # A recording comes as several crops (S, K, ...). The mean score of all pairs of crops of two recordings is
+        # the inner product of the means of their places; a cosine also divides by the lengths of these means.
+        emb_SKD = self.embed_each(raw.flatten(0, 1), client).unflatten(0, raw.shape[:2])
+        return self.problem.method.place(emb_SKD).mean(1)
+
+    @torch.no_grad()
+    def embed_each(self, raw: Tensor, client: int | None) -> Tensor:
+        """Embeddings (S, D) of single crops."""
         model, state = self.problem.model, self.state
         theta = state.theta_P if client is None or state.alone_NP is None else state.alone_NP[client]
-        with torch.no_grad():
-            x = self.problem.federation.scale(raw.to(model.device)).to(model.dtype)
-            if raw.dim() - len(self.problem.federation.shape) == 1:
-                return model.embed_eager(theta, x)
-            # A recording comes as several crops (S, K, ...). The mean score of all pairs of crops of two recordings is
-            # the inner product of the means of their places; a cosine also divides by the lengths of these means.
-            emb_SKD = model.embed_eager(theta, x.flatten(0, 1)).unflatten(0, x.shape[:2])
-            return self.problem.method.place(emb_SKD).mean(1)
+        return model.embed_eager(theta, self.problem.federation.scale(raw.to(model.device)).to(model.dtype))
+
+    @property
+    def world(self) -> World:
+        """The clients that have registered, and their classes."""
+        return smaller_world(self.problem.world, self.state.present)
 
     def truth(self) -> Tensor:
         """The vectors that stand for the clients or classes, (R, D)."""
@@ -100,8 +96,7 @@ class Run:
         """The figures of this moment."""
         problem, state = self.problem, self.state
         federation, method = problem.federation, problem.method
-        truth = self.truth()
-        world = smaller_world(problem.world, state.present)
+        truth, world = self.truth(), self.world
         seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
@@ -134,10 +129,9 @@ class Run:
     def audit(self) -> Leakage:
         """What an observer learns of the vectors that stand for the owners."""
         state, problem = self.state, self.problem
-        world = smaller_world(problem.world, state.present)
         stream = problem.server_stream("audit", state.round)
         updates = partial(bias_updates, problem, state)
-        return audit(problem.method, state.own, state.server, self._head(), world, stream, updates=updates)
+        return audit(problem.method, state.own, state.server, self._head(), self.world, stream, updates=updates)
 
     def record(self, loss: float) -> Record:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
@@ -173,9 +167,9 @@ class Run:
         alike, right, classes = record.get("alike"), record.get("p@1"), self.problem.world.classes
         blind = classes >= 5 and right is not None and right <= 2 / classes
         if self.done and (blind or (alike is not None and alike > COLLAPSED)):
-            self.warnings.append(Finding("collapsed", {"alike": alike, "p@1": right, "classes": classes}))
+            self.warnings.append({"kind": "collapsed", "alike": alike, "p@1": right, "classes": classes})
         if self.done and record["refused"]:
-            self.warnings.append(Finding("refused", {"count": record["refused"]}))
+            self.warnings.append({"kind": "refused", "count": record["refused"]})
 
     def write_model(self) -> None:
         """The network alone, by name, with the recipe beside it: what a device is given."""
@@ -273,19 +267,19 @@ def _recipe_in(folder: Path) -> Recipe:
     return from_mapping(read_toml(folder / "recipe.toml"))
 
 
-def open_run(folder: Path, path: Path | None = None, device: str | None = None, precision: str | None = None) -> Run:
-    """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled."""
+def open_run(folder: Path, path: Path | None = None, device: str | None = None, exact: bool = False) -> Run:
+    """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled.
+
+    With `exact`, networks run in the precision of their parameters.
+    """
     recipe = _recipe_in(folder)
     saved = folder / "checkpoint" / "state.safetensors"
     served = (folder / SAMPLES).is_file()
     if not served and not saved.is_file():
         raise SelfsameError(f"{folder}: has no checkpoint yet; train it with `selfsame resume {folder}`")
-    part = replace(
-        recipe.run,
-        compile="off",
-        device=device or recipe.run.device,
-        precision=precision or recipe.run.precision,
-    )
+    part = replace(recipe.run, compile="off", device=device or recipe.run.device)
+    if exact and part.precision != "float64":
+        part = replace(part, precision="float32")
     data = recipe.data if path is None else replace(recipe.data, path=str(path))
     if served:
         return _open_served(replace(recipe, run=part, data=data), folder)

@@ -56,7 +56,7 @@ def view(run: Run) -> RunView:
         seconds=run.seconds,
         roc=run.curves,
         picture=_picture(run) if run.history and not run.diverged else None,
-        warnings=[finding.plain() for finding in run.warnings],
+        warnings=list(run.warnings),
         recipe=to_toml(run.recipe),
         facts=facts,
     )

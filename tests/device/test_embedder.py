@@ -8,9 +8,10 @@ import pytest
 
 from selfsame.device import model_file as onnxfile
 from selfsame.device.card import Card
-from selfsame.device.embedder import OnnxEmbedder, open_model
+from selfsame.device.embedder import OnnxEmbedder
 from selfsame.device.model_file import INPUT, OUTPUT, read_card, sealed
 from selfsame.errors import SelfsameError
+from selfsame.export.opened import open_model
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -200,7 +201,7 @@ def test_foreign_files(tmp_path, data):
 
 def test_files_that_are_none(tmp_path):
     refused(tmp_path / "nosuch.onnx", "no such file")
-    refused(tmp_path, f"a folder, not a model file; of a run, `selfsame export {tmp_path}` writes one")
+    refused(tmp_path, "not a run (no recipe.toml in it)")
     with pytest.raises(SelfsameError, match="cannot be read"):
         open_model("a\0b.onnx")
 
@@ -271,7 +272,7 @@ def test_two_cards_none_or_a_bad_one(tmp_path):
     refuses(tmp_path, model, "one card")
     model = unsealed()
     model.metadata_props[0].value = '{"digest":"' + "0" * 64 + '"}'
-    refuses(tmp_path, model, "must have the fields")
+    refuses(tmp_path, model, "needs format")
 
 
 def test_another_input(tmp_path):

@@ -97,7 +97,7 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 import numpy as np
 from pathlib import Path
-from selfsame.device.embedder import open_model
+from selfsame.export.opened import open_model
 from selfsame.device.card import score, template
 here = Path({str(tmp_path)!r})
 model = open_model(Path({str(folder)!r}) / "model.onnx")

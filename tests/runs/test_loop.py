@@ -7,9 +7,9 @@ from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import load
 from selfsame.report.words import finding_words
 from selfsame.runs import loop
-from selfsame.runs.hooks import Hook, Joining, Keeping, Looking, usual_hooks
+from selfsame.runs.hooks import Hook, Joining, Regular, keep, look, usual_hooks
 from selfsame.runs.loop import carry_on
-from selfsame.runs.run import Finding, start
+from selfsame.runs.run import start
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_blocks_end_where_a_hook_is_due(digits, monkeypatch):
 
 def test_a_hook_can_end_a_run_and_those_after_it_are_not_asked(digits, monkeypatch):
     first, second = Watching(until=2), Watching()
-    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [Looking(1), first, second])
+    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [Regular(1, look), first, second])
     run = carry_on(a_run(digits))
     assert run.state.round == 2 and not run.done
     assert (first.seen, second.seen) == ([0, 1, -1, 2], [0, 1, -1])
@@ -67,7 +67,7 @@ def test_plans_in_pieces_change_nothing(digits, monkeypatch):
 def test_due(digits):
     run = a_run(digits, cohort={"late": 0.4, "join_round": 5})
     run.state.round = 4
-    assert (Keeping(3).due(run), Keeping(4).due(run), Joining(5).due(run), Hook().due(run)) == (6, 8, 5, 10)
+    assert (Regular(3, keep).due(run), Regular(4, keep).due(run), Joining(5).due(run), Hook().due(run)) == (6, 8, 5, 10)
     run.state.round = 5
     assert Joining(5).due(run) == 10
     assert Joining(5).due(a_run(digits)) == 10  # nobody is late
@@ -76,11 +76,11 @@ def test_due(digits):
 @pytest.mark.parametrize(
     ("finding", "words"),
     [
-        (Finding("collapsed", {"alike": 0.99, "p@1": 0.25, "classes": 4}), "mean cosine of 0.990, P@1 is 25.0 % and"),
-        (Finding("collapsed", {"alike": None, "p@1": None, "classes": 4}), "collapsed: P@1 is 0.0 % and chance 25.0 %"),
-        (Finding("diverged", {"first": 3, "round": 6, "local_lr": 0.1, "server_lr": 1.0}), "between rounds 3 and 6"),
-        (Finding("refused", {"count": 7}), "7 client updates were refused"),
+        ({"kind": "collapsed", "alike": 0.99, "p@1": 0.25, "classes": 4}, "mean cosine of 0.990, P@1 is 25.0 % and"),
+        ({"kind": "collapsed", "alike": None, "p@1": None, "classes": 4}, "collapsed: P@1 is 0.0 % and chance 25.0 %"),
+        ({"kind": "diverged", "first": 3, "round": 6, "local_lr": 0.1, "server_lr": 1.0}, "between rounds 3 and 6"),
+        ({"kind": "refused", "count": 7}, "7 client updates were refused"),
     ],
 )
 def test_findings_have_words(finding, words):
-    assert words in finding_words(finding.plain())
+    assert words in finding_words(finding)

@@ -297,8 +297,8 @@ def test_divergence_is_said_and_the_last_checkpoint_is_sound(method, digits, tmp
     run = carry_on(start(recipe, tmp_path / "run", digits))
     assert not run.done
     (found,) = run.warnings
-    assert found.kind == "diverged" and 7 <= found.values["round"] <= 20
-    words = finding_words(found.plain())
+    assert found["kind"] == "diverged" and 7 <= found["round"] <= 20
+    words = finding_words(found)
     assert words.startswith("diverged") and "Lower local.lr (now 0.05)" in words and "server.lr" in words
     assert not (tmp_path / "run" / "model.safetensors").exists()
     again = load_run(tmp_path / "run", digits)  # refuses what is not finite
@@ -312,7 +312,7 @@ def test_divergence_in_the_last_block_is_not_a_finished_run(digits, tmp_path):
     recipe = a_recipe("fedhide", local={"lr": 1e6}, run={"rounds": 10, "eval_every": 10, "checkpoint_every": 10})
     run = carry_on(start(recipe, tmp_path / "run", digits))
     assert run.state.round == 10 and not run.done
-    assert [found.kind for found in run.warnings] == ["diverged"] and run.history == []
+    assert [found["kind"] for found in run.warnings] == ["diverged"] and run.history == []
     assert not (tmp_path / "run" / "model.safetensors").exists()
     assert not (tmp_path / "run" / "checkpoint").exists()
 
@@ -320,8 +320,8 @@ def test_divergence_in_the_last_block_is_not_a_finished_run(digits, tmp_path):
 def test_collapse_is_said(digits):
     bad = carry_on(start(a_recipe("positive-only", run={"rounds": 60, "eval_every": 60}), None, digits))
     (found,) = bad.warnings
-    assert found.kind == "collapsed" and found.values["classes"] == 7 and found.values["p@1"] == bad.final["p@1"]
-    words = finding_words(found.plain())
+    assert found["kind"] == "collapsed" and found["classes"] == 7 and found["p@1"] == bad.final["p@1"]
+    words = finding_words(found)
     assert words.startswith("collapsed") and "fedaws" in words
     assert bad.final["p@1"] == pytest.approx(1 / 7, abs=0.06)
     good = carry_on(start(a_recipe("fedaws", run={"rounds": 60, "eval_every": 60}), None, digits))
