@@ -65,8 +65,8 @@ def sync_folder(folder: Path) -> None:
 # Private files and folders
 
 
-def private_folder(folder: Path) -> Path:
-    """The folder, made so that nobody else can look in; one that is there must be so already."""
+def private_folder(folder: Path, *, close: bool = False) -> Path:
+    """The folder, made so that nobody else can look in; one that is there must be so already, or is closed now."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -74,7 +74,10 @@ def private_folder(folder: Path) -> Path:
         raise SelfsameError(f"{folder}: {error.strerror or error}") from None
     if not stat.S_ISDIR(found.st_mode):
         raise SelfsameError(f"{folder}: expected a folder, it is a file or a link")
-    check_private(folder, found, "chmod 700")
+    if close and os.name == "posix" and found.st_uid == os.geteuid():
+        folder.chmod(0o700)
+    else:
+        check_private(folder, found, "chmod 700")
     return folder
 
 

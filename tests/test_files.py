@@ -106,6 +106,7 @@ def test_a_private_folder_is_made_or_checked(tmp_path):
     (tmp_path / "open").chmod(0o755)
     with pytest.raises(SelfsameError, match="chmod 700"):
         files.private_folder(tmp_path / "open")
+    assert mode(files.private_folder(tmp_path / "open", close=True)) == 0o700
     (tmp_path / "link").symlink_to(tmp_path / "a")
     with pytest.raises(SelfsameError, match="a file or a link"):
         files.private_folder(tmp_path / "link")

@@ -74,7 +74,7 @@ def up(
     serving = Serving(
         nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport, seeded=seeded
     )
-    place = private_folder(folder) / "server"
+    place = private_folder(folder, close=True) / "server"
     write(place / "recipe.toml", to_toml(made))
     serving.write(place / FILE)
     _watch(folder, made, serving, quiet)

@@ -93,7 +93,7 @@ class Cluster:
     def __init__(self, folder: Path, samples: Sequence[str], extra: Mapping[str, str | bool] | None = None) -> None:
         """`samples` has one entry a node: its folder, or digits:K; `extra` is added to every node's configuration."""
         tool("flower-superlink")
-        self.folder = private_folder(folder.resolve())
+        self.folder = private_folder(folder.resolve(), close=True)
         self.keys = self.folder / "keys"
         self.mark = f"{os.getpid()}-{os.urandom(8).hex()}"
         self.superlink: subprocess.Popen[bytes] | None = None

@@ -31,7 +31,7 @@ _LONGEST = 1 << 16
 
 def write_guard(folder: Path) -> Path:
     """A folder to put before the path of a SuperNode or SuperLink."""
-    private_folder(folder)
+    private_folder(folder, close=True)
     for name in (*FENCED, *REFUSED):
         script = folder / name
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} {name} "$@"\n', encoding="utf-8")

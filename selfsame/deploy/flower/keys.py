@@ -99,7 +99,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
     _library()
     if not hosts:
         raise SelfsameError("keys: name at least one host by which devices reach the server")
-    private_folder(folder)
+    private_folder(folder, close=True)
     authority = _pair(folder, AUTHORITY)
     ours = f"selfsame authority {os.urandom(4).hex()}"
     _write(folder / f"{AUTHORITY}.pem", _certificate(ours, authority, ours, authority, _AUTHORITY_DAYS, (), True))
@@ -115,7 +115,7 @@ def make_node(folder: Path, name: str) -> None:
 
     if not name or not all(part.isalnum() or part in "-_" for part in name) or name in (AUTHORITY, SERVER):
         raise SelfsameError(f"device name {name!r}: letters, digits, - and _ only, and not {AUTHORITY} or {SERVER}")
-    key = _pair(private_folder(folder), name, ssh=True)
+    key = _pair(private_folder(folder, close=True), name, ssh=True)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(folder / f"{name}.pub", public + b"\n")
 

@@ -171,7 +171,8 @@ def test_kernels_equal_torch(kernel_device, case, relu, added, more):
     from selfsame.nets.fast import kernels
 
     check_norm(kernels, case, relu, added, more, kernel_device, torch.float32, 1e-5)
-    check_norm(kernels, case, relu, added, more, kernel_device, torch.bfloat16, 2e-2)
+    if kernel_device == "cuda" or (relu and added and more):  # the interpreter is slow
+        check_norm(kernels, case, relu, added, more, kernel_device, torch.bfloat16, 2e-2)
 
 
 THIN = [(16, 32, 32, 8), (32, 16, 16, 8), (16, 5, 5, 8), (16, 7, 10, 16), (16, 68, 66, 2)]  # C, H, W, G before it
