@@ -90,15 +90,15 @@ class Clock:
         """The import statement, whose time is charged to the library that it brings in."""
         steps = {step: self.timed(step, plain) for step in IMPORTS}
 
-        def load(name: str, where: Any = None, here: Any = None, wanted: Any = (), level: int = 0) -> Any:
+        def load(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
             module = sys.modules.get(name) if level == 0 else None
-            loaded = module is not None and all(hasattr(module, word) for word in wanted or ())
+            loaded = module is not None and all(hasattr(module, word) for word in fromlist or ())
             # What a library imports in turn is its own, and a thread's imports are nobody's.
             if loaded or self.running[-1] in IMPORTS[:-1] or threading.get_ident() != self.thread:
-                return plain(name, where, here, wanted, level)
-            root = name if level == 0 else str((where or {}).get("__package__", ""))
+                return plain(name, globals, locals, fromlist, level)
+            root = name if level == 0 else str((globals or {}).get("__package__", ""))
             step = f"import {root.partition('.')[0]}"
-            return steps[step if step in steps else IMPORTS[-1]](name, where, here, wanted, level)
+            return steps[step if step in steps else IMPORTS[-1]](name, globals, locals, fromlist, level)
 
         return load
 
