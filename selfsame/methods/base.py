@@ -261,7 +261,7 @@ class LocalLoss(Comparison, ABC):
         return None
 
     def facts(self, world: World) -> Mapping[str, float]:
-        """What a run's report says of the method beside its figures; a name that ends in ", log10" tells a power."""
+        """What a run's report says of the method beside its figures."""
         return {}
 
 

@@ -197,7 +197,7 @@ class FedMetric(_Repelling):
 
     def facts(self, world: World) -> Mapping[str, float]:
         """(R / (R + D))^d, the share of the proxy hypersphere that the true one fills (section 3.2)."""
-        return {"exposure ratio (3.2), log10": -world.dim * math.log1p(self.scale) / math.log(10)}
+        return {"exposure_ratio_log10": -world.dim * math.log1p(self.scale) / math.log(10)}
 
 
 @dataclass(frozen=True)

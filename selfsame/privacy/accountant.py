@@ -63,7 +63,6 @@ class PrivacySpent:
     epsilon: float | None  # over all of them; None: not known, see `why`
     why: str = ""
     paper_epsilon: float | None = None  # Theorem V.1, for Laplace noise
-    simulated: bool = True  # the noise came from the run's seed, which protects nobody
 
 
 def paper_epsilon(drop: float, clip: float, scale: float) -> float:

@@ -23,6 +23,7 @@ REMEDIES = {
     "gap": "Measure (17) understates what this method gives away. Judge it by the recovered share, and do not call its "
     "proxies anonymous.",
 }
+FACTS = {"exposure_ratio_log10": ("exposure ratio (3.2)", "10^{:.1f}")}  # a method's fact: its name, and how it reads
 _NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve")
 
 
@@ -91,9 +92,6 @@ def duration(seconds: float) -> str:
     return "–" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
-_POWER = ", log10"
-
-
 def attacker_words(how: str, exposed: bool) -> str:
     """What the attacker did: in the method's words, or that there was nothing to do."""
     nothing = "nothing that stands for the owner leaves the device"
@@ -101,9 +99,9 @@ def attacker_words(how: str, exposed: bool) -> str:
 
 
 def fact_words(values: Mapping[str, float]) -> dict[str, str]:
-    """What a method says of itself; a name that ends in ", log10" tells a power of ten."""
-    powers = {name.removesuffix(_POWER): f"10^{value:.1f}" for name, value in values.items() if name.endswith(_POWER)}
-    return powers | {name: f"{value:g}" for name, value in values.items() if not name.endswith(_POWER)}
+    """What a method says of itself; a fact that no words are known for goes by its own name."""
+    shown = {name: FACTS.get(name, (name, "{:g}")) for name in values}
+    return {title: form.format(values[name]) for name, (title, form) in shown.items()}
 
 
 def privacy_words(spent: PrivacySpent) -> str:
@@ -112,4 +110,4 @@ def privacy_words(spent: PrivacySpent) -> str:
     words = f"{known} at delta {spent.delta:g} over the {spent.rounds} rounds of the device with most"
     if spent.paper_epsilon is not None:
         words += f"; the paper's epsilon: {spent.paper_epsilon:.4g}"
-    return words + (". Noise from the seed of a simulation protects nobody" if spent.simulated else "")
+    return words + ". Noise from the seed of a simulation protects nobody"

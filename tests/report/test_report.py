@@ -25,7 +25,7 @@ from selfsame.report.page import environment
 from selfsame.report.style import clean, looks, svg
 from selfsame.report.table import results_table
 from selfsame.report.view import Picture, RunView, series
-from selfsame.report.words import REMEDIES, SIGHTS, finding_words, sight_words
+from selfsame.report.words import REMEDIES, SIGHTS, fact_words, finding_words, sight_words
 
 ROC = {"unseen": ([0.0, 0.01, 0.1, 1.0], [0.0, 0.5, 0.9, 1.0]), "seen": ([0.0, 0.02, 1.0], [0.0, 0.9, 1.0])}
 NAN = math.nan
@@ -550,3 +550,8 @@ def test_six_runs_stay_small(tmp_path):
         a_view(f"run {i}", f"m{i}", picture=picture, roc={"unseen": (list(fpr), list(fpr**0.3))}) for i in range(6)
     ]
     assert write_report(views, tmp_path / "r.html", "T").stat().st_size < 2_000_000
+
+
+def test_facts_of_a_method_are_put_into_words_once():
+    facts = {"exposure_ratio_log10": -38.54, "own_fact": 0.25}
+    assert fact_words(facts) == {"exposure ratio (3.2)": "10^-38.5", "own_fact": "0.25"}
