@@ -14,7 +14,8 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import at_least, nearest, one_of, read_fields, short_name, typed
 from selfsame.files import read_text
 
-SAMPLING = ("all", "uniform", "round-robin")
+SAMPLING = ("all", "uniform", "round-robin", "groups")
+AGGREGATIONS = ("clear", "masked", "enclave")
 WEIGHTS = ("samples", "uniform")
 SCHEDULES = ("constant", "step", "cosine", "inverse")
 OPTIMISERS = ("average", "momentum", "adam", "adagrad")
@@ -88,19 +89,46 @@ class CohortPart:
     """Who takes part in a round."""
 
     size: int = 0  # 0: everybody
-    sampling: str = "uniform"
+    sampling: str = "uniform"  # groups: always the same `size` or more together, in turn
     weights: str = "samples"  # omega_k = n_k / n, or the same for everybody
+    cap: int = 0  # the most samples that weigh; 0: any, on real devices 1,000
     dropout: float = 0.0  # the chance that a selected client does not answer; in a split round: not with its gradient
     late: float = 0.0  # the share of clients that join only at round `join_round`
     join_round: int = 0
 
     def __post_init__(self) -> None:
-        _least("cohort", self, size=0, join_round=0)
+        _least("cohort", self, size=0, join_round=0, cap=0)
         _share("cohort", self, "[0, 1)", "dropout", "late")
         one_of("cohort.sampling", self.sampling, SAMPLING)
         one_of("cohort.weights", self.weights, WEIGHTS)
         if self.sampling == "all" and self.size:
             raise SelfsameError("cohort.size: leave it 0 when cohort.sampling is 'all'")
+
+
+@dataclass(frozen=True)
+class SumsPart:
+    """How updates are added up, and so what the server sees of each. Zero stands for a choice by the rest."""
+
+    aggregation: str = "clear"  # masked: helpers take masks off the sum; enclave: attested code adds up
+    least: int = 0  # answers of a group without which nothing of it is released; 0: half of the group
+    clip: float = 0.0  # the longest update; 0: as long as the first network
+    reach: float = 0.0  # the largest number of an update, where they are masked; 0: the clip
+    bits: int = 32  # of a masked number, 16 or 32
+    noise: float = 0.0  # deviation of the Gaussian noise on the sum, in clips
+    quiet: float = 0.0  # the chance that a device sends zero in place of its update, which nobody can tell
+    stand_ins: int = 0  # the most rounds in which a device's last update stands in for it; 0: any
+
+    def __post_init__(self) -> None:
+        one_of("sums.aggregation", self.aggregation, AGGREGATIONS)
+        _least("sums", self, least=0, clip=0, reach=0, noise=0, stand_ins=0)
+        _share("sums", self, "[0, 1)", "quiet")
+        if self.bits not in (16, 32):
+            raise SelfsameError(f"sums.bits: must be 16 or 32, got {self.bits}")
+
+    @property
+    def summed(self) -> bool:
+        """Whether nobody sees one device's update."""
+        return self.aggregation != "clear"
 
 
 @dataclass(frozen=True)
@@ -190,6 +218,7 @@ class Recipe:
     net: NetPart = NetPart()
     run: RunPart = RunPart()
     cohort: CohortPart = CohortPart()
+    sums: SumsPart = SumsPart()
     split: SplitPart = SplitPart()
     local: LocalPart = LocalPart()
     server: ServerPart = ServerPart()

@@ -17,8 +17,9 @@ class Sight(enum.IntEnum):
 
     DEVICE = 0  # never leaves
     ENCLAVE = 1  # sealed to attested code
-    SERVER = 2
-    PUBLIC = 3  # other clients too
+    SUM = 2  # only as a sum over a whole group of devices
+    SERVER = 3
+    PUBLIC = 4  # other clients too
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,11 @@ class Wire:
     model_up: Sight | None = Sight.SERVER  # None: the network never leaves (not federated)
     head: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
 
-    def rows(self) -> list[tuple[str, str, Sight, str]]:
-        """(field, direction, who sees it, what it is), for the table that `selfsame wire` prints."""
+    def rows(self, summed: bool = False) -> list[tuple[str, str, Sight, str]]:
+        """(field, direction, who sees it, what it is), for the table that `selfsame wire` prints.
+
+        `summed`: whether updates are masked or sealed on their way, so that nobody sees one of them alone.
+        """
         table = [("samples", "stays", Sight.DEVICE, "the owner's data")]
         table += [(name, "stays", Sight.DEVICE, what) for name, what in self.own.items()]
         if self.model_up is None:
@@ -44,10 +48,16 @@ class Wire:
         else:
             table.append(("network", "down", Sight.PUBLIC, "the shared embedding network"))
             what = "the gradient" if self.model_up is Sight.ENCLAVE else "the locally trained network"
-            table.append(("network update", "up", self.model_up, what))
+            table.append(("network update", "up", self._averaged(self.model_up, summed), what))
         table += [(name, "down", sight, what) for name, (sight, what) in {**self.head, **self.down}.items()]
-        table += [(name, "up", sight, what) for name, (sight, what) in {**self.head, **self.up}.items()]
+        table += [(name, "up", self._averaged(sight, summed), what) for name, (sight, what) in self.head.items()]
+        table += [(name, "up", sight, what) for name, (sight, what) in self.up.items()]
         return table
+
+    @staticmethod
+    def _averaged(sight: Sight, summed: bool) -> Sight:
+        """Who sees what is averaged."""
+        return min(sight, Sight.SUM) if summed else sight
 
     def check_up(self, leaves: Mapping[str, Tensor], *private: Mapping[str, Tensor]) -> None:
         """Refuse a report that carries an undeclared field, lacks a declared one, or aliases a private tensor.

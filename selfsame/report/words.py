@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 SIGHTS = {
     "device": "nobody: stays on the device",
     "enclave": "attested enclave",
+    "sum": "only the sum over a group",
     "server": "server",
     "public": "everyone",
 }

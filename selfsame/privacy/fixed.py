@@ -1,0 +1,79 @@
+"""Updates as whole numbers modulo a power of two, as masks need them: clipped, weighted, rounded at random.
+
+A contribution has one number for each parameter and, last, the device's weight. Sums of whole numbers are exact, so
+what a sum is off by is the rounding of its parts and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfsame.errors import SelfsameError
+
+_TAIL = 8.0  # deviations of a device's own noise beyond which it is cut
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """The code of contributions whose sum over at most `group` devices fits into `bits` bits with its sign."""
+
+    clip: float  # the longest update, L2
+    reach: float  # the largest number of an update
+    bits: int
+    group: int
+    cap: int = 1  # the largest weight: samples, or 1 where all weigh the same
+    noise: float = 0.0  # deviation of each device's own noise
+
+    def __post_init__(self) -> None:
+        if not (0 < self.reach <= self.clip and self.noise >= 0):
+            raise SelfsameError(f"sums.reach: must be above 0 and at most the clip of {self.clip:g}, got {self.reach}")
+        if self.group * max(self.cap, 2) > self.half:
+            raise SelfsameError(
+                f"sums.bits: {self.bits} bits do not hold the sum of {self.group} devices that weigh up to {self.cap}; "
+                "use 32 bits, smaller groups or a lower cohort.cap"
+            )
+
+    @property
+    def half(self) -> int:
+        """The largest sum."""
+        return 2 ** (self.bits - 1) - 1
+
+    @property
+    def step(self) -> float:
+        """What a whole number stands for. Rounding up adds less than one step to each of `group` numbers."""
+        return (self.reach + _TAIL * self.noise) * self.group / (self.half - self.group)
+
+    @property
+    def error(self) -> float:
+        """The deviation that rounding gives the sum of `group` contributions, each number of it, at most."""
+        return self.step / 2 * self.group**0.5
+
+    def clipped(self, update_MP: Tensor) -> Tensor:
+        """No update longer than the clip, no number of it larger than the reach."""
+        norm_M1 = torch.linalg.vector_norm(update_MP, dim=1, keepdim=True, dtype=torch.float64)
+        factor_M1 = (self.clip / norm_M1.clamp(min=self.clip)).to(update_MP.dtype)
+        return (update_MP * factor_M1).clamp(-self.reach, self.reach)
+
+    def contribution(
+        self, update_MP: Tensor, weight_M: Tensor, uniform_MP: Tensor, normal_MP: Tensor | None = None
+    ) -> Tensor:
+        """What devices of these weights (whole numbers up to the cap) send: int64 of shape (M, P + 1).
+
+        `uniform_MP` decides the rounding, x to floor(x + u), which is right on average. A weight of 0 sends zero.
+        """
+        share_M1 = (weight_M.double() / self.cap)[:, None]
+        value_MP = self.clipped(update_MP).double().mul_(share_M1)
+        if normal_MP is not None and self.noise:
+            value_MP.add_(normal_MP.clamp(-_TAIL, _TAIL) * self.noise)
+        whole_MP = value_MP.div_(self.step).add_(uniform_MP).floor_().to(torch.int64)
+        return torch.cat([whole_MP, weight_M.to(torch.int64)[:, None]], 1)
+
+    def mean(self, sum_P: Tensor) -> tuple[Tensor, int]:
+        """(the weighted mean of the updates, their weight) of a sum modulo 2^bits, in double precision."""
+        modulus = 2**self.bits
+        signed_P = torch.remainder(sum_P.to(torch.int64) + self.half, modulus) - self.half
+        weight = int(signed_P[-1])
+        return signed_P[:-1].double() * (self.step * self.cap / max(weight, 1)), weight
