@@ -87,7 +87,8 @@ def up(
     keys = folder.resolve() / "keys"
     serving = Serving(
         nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport,
-        seeded=seeded, aggregation=aggregation, helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
+        seeded=seeded, aggregation=aggregation,
+        helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
     )  # fmt: skip
     place = private_folder(folder, close=True) / "server"
     write(place / "recipe.toml", to_toml(made))
