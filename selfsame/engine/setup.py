@@ -16,7 +16,7 @@ from selfsame.engine.plan import cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
-from selfsame.engine.sums import with_sums
+from selfsame.engine.sums import check_sums, with_sums
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
 
@@ -52,6 +52,7 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     recipe = resolve(recipe)
     method = methods.make(recipe.method.name, recipe.method.options)
     check_shards(method, recipe.run.shard_tables)
+    check_sums(recipe, method)
     ranks.take_device(recipe.run)
     if federation is None:
         with ranks.in_turn():
@@ -67,7 +68,7 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
     model = Model(net, head, choose_machine(recipe.run))
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
-    recipe = with_sums(recipe, method, federation.clients, length)
+    recipe = with_sums(recipe, federation.clients, length)
     if recipe.sums.summed and ranks.active:
         raise SelfsameError("sums.aggregation: torchrun adds updates up in the clear; train in one process")
     return Problem.of(recipe, method, model, federation, world, ranks)

@@ -93,7 +93,7 @@ class Sums:
             total_P, weight = sum_P[:-1].double(), sum_P[-1]
             if self.noise:
                 nobody_1 = torch.zeros(1, dtype=torch.int64, device=sum_P.device)
-                total_P = total_P + self.noise * draw("enclave noise", nobody_1).normal(len(total_P))[0]
+                total_P = total_P + self.noise * draw("enclave noise", nobody_1).normal(len(total_P))[0].double()
         return total_P / weight.clamp(min=1)
 
     def may_stand(self, stood_M: Tensor) -> Tensor:
@@ -127,15 +127,9 @@ class Sums:
         return self.mean(sum_P, draw)
 
 
-def with_sums(recipe: Recipe, method: LocalLoss, clients: int, length: float) -> Recipe:
-    """The recipe with what its sums leave to the rest: t, the clip and the reach, so that it says everything.
-
-    `length` is that of the first network.
-    """
-    part, cohort = recipe.sums, recipe.cohort
-    if cohort.sampling == "groups" and not isinstance(method, SplitLoss):
-        groups_of(recipe, 0, initially_present(recipe, clients))
-        groups_of(recipe, cohort.join_round, clients)
+def check_sums(recipe: Recipe, method: LocalLoss) -> None:
+    """Refuse sums that a method's devices cannot be part of, and what only sums can have."""
+    part = recipe.sums
     if not part.summed:
         for name in ("noise", "quiet"):
             if getattr(part, name):
@@ -143,7 +137,7 @@ def with_sums(recipe: Recipe, method: LocalLoss, clients: int, length: float) ->
                     f"sums.{name}: hides nothing from a server that reads every update; set sums.aggregation to masked "
                     "or enclave"
                 )
-        return recipe
+        return
     if isinstance(method, SplitLoss):
         raise SelfsameError(
             f"sums.aggregation: {recipe.method.name} sends its gradients to the enclave, which releases their sum "
@@ -151,9 +145,23 @@ def with_sums(recipe: Recipe, method: LocalLoss, clients: int, length: float) ->
         )
     if not method.federated:
         raise SelfsameError(f"sums.aggregation: {recipe.method.name} sends no updates; leave it clear")
-    if part.noise and cohort.weights != "uniform":
+    if part.noise and recipe.cohort.weights != "uniform":
         raise SelfsameError("sums.noise: hides one update among equals only; set cohort.weights to uniform")
-    size = cohort.size or initially_present(recipe, clients)
+
+
+def with_sums(recipe: Recipe, clients: int, length: float) -> Recipe:
+    """The recipe with what its sums leave to the rest: t, the clip and the reach, so that it says everything.
+
+    `length` is that of the first network.
+    """
+    part, cohort = recipe.sums, recipe.cohort
+    first = initially_present(recipe, clients)
+    if cohort.sampling == "groups":  # what cannot be grouped is said before the first round
+        groups_of(recipe, 0, first)
+        groups_of(recipe, cohort.join_round, clients)
+    if not part.summed:
+        return recipe
+    size = cohort.size or first
     least = part.least or -(-size // 2)
     if least > size:
         raise SelfsameError(f"sums.least: {least} answers are wanted, a group may have {size}; lower it")

@@ -65,7 +65,7 @@ class FixedPoint:
         share_M1 = (weight_M.double() / self.cap)[:, None]
         value_MP = self.clipped(update_MP).double().mul_(share_M1)
         if normal_MP is not None and self.noise:
-            value_MP.add_(normal_MP.clamp(-_TAIL, _TAIL) * self.noise)
+            value_MP.add_(normal_MP.double().clamp_(-_TAIL, _TAIL), alpha=self.noise)
         whole_MP = value_MP.div_(self.step).add_(uniform_MP).floor_().to(torch.int64)
         return torch.cat([whole_MP, weight_M.to(torch.int64)[:, None]], 1)
 
