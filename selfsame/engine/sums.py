@@ -182,4 +182,7 @@ def noise_spent(recipe: Recipe, rounds: int, clients: int) -> PrivacySpent | Non
     shared = part.aggregation == "enclave" or not recipe.cohort.dropout
     mechanism = Gaussian(1.0, part.noise if shared else part.noise / math.sqrt(part.least))
     turns = most_turns(recipe, rounds, clients)
-    return PrivacySpent(turns, delta, composed_epsilon(mechanism, Exchange(1, 1), turns, delta))
+    try:
+        return PrivacySpent(turns, delta, composed_epsilon(mechanism, Exchange(1, 1), turns, delta))
+    except SelfsameError as error:  # a run that has been trained is not lost for want of its accountant
+        return PrivacySpent(turns, delta, None, str(error))
