@@ -305,3 +305,19 @@ def test_what_noise_is_worth(kind, dropout, factor):
     delta = phi(mu / 2 - spent.epsilon / mu) - math.exp(spent.epsilon) * phi(-mu / 2 - spent.epsilon / mu)
     assert math.isclose(delta, 1e-5, rel_tol=1e-3)
     assert noise_spent(recipe("fedhide"), 100, 20) is None
+
+
+@pytest.mark.parametrize("least", [2, 5, 20])
+def test_old_noise_hides_less(least):
+    """Two masked sums with the same stand-ins say more of a device than two rounds with fresh noise would.
+
+    docs/privacy.md has the closed form. Its own share of the noise bounds it.
+    """
+    share = np.zeros((2, 3 * least))  # whose noise is in which sum: the device's two, the others of either round
+    share[0, 0] = share[1, 1] = 1
+    share[0, 2 : least + 1] = share[1, 2 : least + 1] = 1  # stand in the second time
+    share[1, least + 1 : 2 * least] = 1
+    apart = np.array([1.0, -1.0])
+    found = apart @ np.linalg.solve(share @ share.T, apart)  # for shares of deviation 1
+    assert math.isclose(found, (5 * least - 3) / (least**2 + least - 1), rel_tol=1e-9)
+    assert 2 / least < found <= 2
