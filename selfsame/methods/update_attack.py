@@ -11,7 +11,8 @@ holds w. Within it, for each direction w and its right angle p, of samples at ab
 two equations for the angle of w and for c. Nothing here depends on how many samples there were.
 
 A loss of the distance to a centre C has d along C - z and G = S C' - P with S = sum d and a symmetric P: the part of C
-across S follows from G - G', the part along S does not.
+across S follows from G - G', the part along S does not: P has no negative eigenvalue, which bounds it from below, and
+centres of one network lie near one another.
 
 Shapes: M updates, D embedding width, H features before the last layer, K directions tried.
 """
@@ -25,10 +26,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from selfsame.methods.base import unit
-
 Pull = Callable[[Tensor], Tensor]  # a(c): how hard a sample at this cosine pulls
 _DIRECTIONS = 720
+_ROUNDS = 50  # in which the middle of all centres settles
 
 
 @dataclass(frozen=True)
@@ -100,3 +100,28 @@ def _angle(inside_M22: Tensor, toward_M2: Tensor, pull: Pull) -> Tensor:
         better_M = score_M > best_M
         found_M, best_M = torch.where(better_M, here_M, found_M), torch.where(better_M, score_M, best_M)
     return found_M
+
+
+def by_signs(seen: Seen) -> Tensor:
+    """The codeword of +1 and -1 in each update's plane: of all unit vectors in it, the one of largest sum of sizes."""
+    plane_MD2 = plane(seen.moment_MDD)
+    angle_K = torch.arange(_DIRECTIONS, dtype=torch.float64, device=plane_MD2.device) * 2 * math.pi / _DIRECTIONS
+    try_MDK = plane_MD2 @ torch.stack([angle_K.cos(), angle_K.sin()])
+    toward_MK = (seen.shift_MD[:, None] @ try_MDK)[:, 0]
+    best_M = try_MDK.abs().sum(1).masked_fill(toward_MK <= 0, -torch.inf).argmax(1)
+    return try_MDK.gather(2, best_M[:, None, None].expand(-1, try_MDK.shape[1], 1))[..., 0].sign()
+
+
+def by_distance(seen: Seen) -> Tensor:
+    """The centre that each update pulls its samples towards: shape (M, D)."""
+    shift_MD = seen.shift_MD
+    square_M1 = shift_MD.square().sum(1, keepdim=True).clamp(min=1e-300)
+    skew_MDD = seen.moment_MDD - seen.moment_MDD.mT
+    across_MD = -(skew_MDD @ shift_MD[..., None])[..., 0] / square_M1
+    least_M1 = ((seen.moment_MDD @ shift_MD[..., None])[..., 0] * shift_MD).sum(1, keepdim=True) / square_M1**2
+    along_M1 = least_M1
+    for _ in range(_ROUNDS):
+        middle_D = (across_MD + along_M1 * shift_MD).mean(0)
+        near_M1 = ((middle_D - across_MD) * shift_MD).sum(1, keepdim=True) / square_M1
+        along_M1 = torch.maximum(near_M1, least_M1)
+    return across_MD + along_M1 * shift_MD
