@@ -21,7 +21,7 @@ from selfsame.methods.base import Fields, LocalLoss, Scene, World
 from selfsame.streams import Stream
 
 _PAIRS = 10**8  # cosines that (17) may cost in an audit; larger tables are sampled
-_WATCHED = 64  # clients whose updates are read: each costs a client's whole training of a round
+_WATCHED, _LARGEST = 32, 64  # clients whose updates are read, each at the cost of a round's training; the largest sum
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,10 @@ def audit(
         shared = replace(shared, recovered=share, recovered_cosine=cosine, how=how)
     if watch is None:
         return shared
-    group = min(group, world.clients, _WATCHED)
-    some_M = _sampled(world.clients, _WATCHED // group * group, stream.fold(3)).to(client_M.device)
-    return _with_updates(method, shared, truth_RD, world, some_M[: len(some_M) // group * group], watch, group)
+    group = min(group, world.clients, _LARGEST)
+    count = min(world.clients, max(group, _WATCHED)) // group * group
+    some_M = _sampled(world.clients, count, stream.fold(3))[:count].to(client_M.device)
+    return _with_updates(method, shared, truth_RD, world, some_M, watch, group)
 
 
 def _with_updates(

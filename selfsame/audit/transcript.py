@@ -35,7 +35,7 @@ class Transcript:
 
 
 @dataclass(frozen=True)
-class Terms:
+class Release:
     """On what terms sums are released."""
 
     size: int  # clients asked in a round
@@ -57,7 +57,7 @@ class Terms:
         return sorted(order[turn * self.size : clients if turn == count - 1 else (turn + 1) * self.size])
 
 
-def record(problem: Problem, state: State, terms: Terms, rounds: int) -> Transcript:
+def record(problem: Problem, state: State, terms: Release, rounds: int) -> Transcript:
     """Train `state` for so many rounds on these terms, in place, and write down what the server sees."""
     recipe, clients, device = problem.recipe, state.present, state.theta_P.device
     layer = LastLayer.of(problem)
@@ -102,7 +102,7 @@ def record(problem: Problem, state: State, terms: Terms, rounds: int) -> Transcr
     return Transcript(asked_TN, fresh_TN, torch.stack(sums), terms.stand_ins)
 
 
-def _sent(problem: Problem, terms: Terms, change_MP: Tensor, number: int) -> Tensor:
+def _sent(problem: Problem, terms: Release, change_MP: Tensor, number: int) -> Tensor:
     """What these clients contribute: clipped, and nothing at all for those whose coin says so."""
     if terms.clip:
         length_M1 = torch.linalg.vector_norm(change_MP, dim=1, keepdim=True)

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.layers import LastLayer
-from selfsame.audit.transcript import local_updates
 from selfsame.engine.batches import steps_a_round
+from selfsame.engine.plan import Start
 from selfsame.engine.problem import Problem
+from selfsame.engine.reference import client_update
 from selfsame.engine.state import State
 from selfsame.methods import SplitLoss
 from selfsame.methods.base import pick
 from selfsame.methods.update_attack import Seen
-
-_AT_ONCE = 2**26  # numbers of stacked networks in work at a time
 
 
 @dataclass(frozen=True)
@@ -47,16 +46,17 @@ def watch(problem: Problem, state: State, client_M: Tensor, half: bool = False) 
     lr = torch.tensor(problem.recipe.local.lr, dtype=torch.float64, device=state.theta_P.device)
     scale = float(lr) * steps_a_round(problem.recipe.local, problem.longest)
     seen, truth = [], []
-    for part_M in client_M.split(max(1, _AT_ONCE // len(state.theta_P))):
-        change_MP, stays, _ = local_updates(problem, state, part_M, lr)
-        change_MP = halved(change_MP) if half else change_MP
-        seen.append(layer.seen(problem, state.theta_P, change_MP, scale))
+    for client_1 in client_M.split(1):
+        who = problem.cohort(client_1, torch.ones_like(client_1, dtype=torch.bool))
+        own = pick(state.own, client_1)
+        start = Start(who, own, method.send(state.server, who), lr, state.round)
+        theta_P, stays, _, _ = client_update(problem, state.theta_P, start)
+        change_1P = (theta_P - state.theta_P)[None]
+        seen.append(layer.seen(problem, state.theta_P, halved(change_1P) if half else change_1P, scale))
         if method.row == "client" and stays:
-            truth.append(method.truth({**pick(state.own, part_M), **stays}, state.server, {}))
-    whole = Seen(
-        torch.cat([one.moment_MDD for one in seen]), torch.cat([one.shift_MD for one in seen]), seen[0].biased
-    )
-    return Watched(whole, torch.cat(truth) if truth else None)
+            truth.append(method.truth({**own, **stays}, state.server, {}))
+    moment_MDD, shift_MD = (torch.cat(parts) for parts in zip(*((one.moment_MDD, one.shift_MD) for one in seen)))
+    return Watched(Seen(moment_MDD, shift_MD, layer.bias is not None), torch.cat(truth) if truth else None)
 
 
 def halved(change_MP: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ def problem_of(name, clients=12, **parts):
         "data": {"name": "synthetic"},
         "local": {"batch": 4, **parts.pop("local", {})},
         "run": {"device": "cpu", "precision": "float64", "rounds": 40},
+        "net": {"name": "lenet", "channels": [4, 4]},
         **parts,
     }
     return prepare(from_mapping(tables), load("synthetic", clients=clients, samples=5, held_out=2))
@@ -183,8 +184,8 @@ def test_every_method_is_attacked_or_says_why_not():
 
 
 def test_half_precision_and_several_steps_hide_nothing():
-    problem = problem_of("feduv", local={"steps": 5})
-    state = trained(problem, 20)
+    problem = problem_of("feduv", local={"steps": 3})
+    state = trained(problem, 8)
     everyone = torch.arange(12)
     guess = problem.method.attack_updates(watch(problem, state, everyone, half=True).seen)
     assert float((guess.sign() == state.own["codeword"]).double().mean()) > 0.99
