@@ -1,9 +1,9 @@
-"""What attackers on updates and on their sums get: python bench/attacks.py --data omniglot --path DATA --out attacks.jsonl.
+"""What attackers on updates and on their sums get: python bench/attacks.py --data NAME --path DATA --out FILE.
 
 updates      from the last layer's update of single clients, in single and in half precision, and from sums over 2, 4,
              16 and 64 clients: identified and cosine, after a third, two thirds and the whole of a run.
-differences  from the sums of a whole run and the rosters: random cohorts, groups that stay together, drop-outs, and each
-             remedy. The best of all the attacker's ways of weighing is shown. EER of unseen people beside it.
+differences  from the sums of a whole run and the rosters: random cohorts, groups that stay together, drop-outs, and
+             each remedy. The best of all the attacker's ways of weighing is shown. EER of unseen people beside it.
 
 Every finished run is a line of the file; a run that is there already is not repeated. --table prints what is there.
 Noise is in clips, on the sum of a round; a clip is the median length of the first round's updates.
@@ -52,6 +52,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "Baseline-2": {"method": {"name": "fixed"}},
     "FedUV(127)": {"method": {"name": "feduv", "code_length": 127, "secrets": "seeded"}},
     "FedUV(127), negative": {"method": {"name": "feduv-negative", "code_length": 127, "secrets": "seeded"}},
+    "FL-traditional": {"method": {"name": "fl-traditional"}, **_SMALL},
     "FedMetric, pos": {"method": {"name": "fedmetric-pos", "reduction": "mean"}, **_SMALL},
     "FedMetric": {"method": {"name": "fedmetric", **_CENTRED}, **_SMALL},
     "FedMetric, true": {"method": {"name": "fedmetric-true", **_CENTRED}, **_SMALL},

@@ -112,13 +112,19 @@ def by_signs(seen: Seen) -> Tensor:
     return try_MDK.gather(2, best_M[:, None, None].expand(-1, try_MDK.shape[1], 1))[..., 0].sign()
 
 
+def by_mean(seen: Seen) -> Tensor:
+    """The mean of each client's embeddings, every sample weighed by how far it moves along the shift: shape (M, D)."""
+    square_M1 = seen.shift_MD.square().sum(1, keepdim=True).clamp(min=1e-300)
+    return (seen.moment_MDD.mT @ seen.shift_MD[..., None])[..., 0] / square_M1
+
+
 def by_distance(seen: Seen) -> Tensor:
     """The centre that each update pulls its samples towards: shape (M, D)."""
     shift_MD = seen.shift_MD
     square_M1 = shift_MD.square().sum(1, keepdim=True).clamp(min=1e-300)
     skew_MDD = seen.moment_MDD - seen.moment_MDD.mT
     across_MD = -(skew_MDD @ shift_MD[..., None])[..., 0] / square_M1
-    least_M1 = ((seen.moment_MDD @ shift_MD[..., None])[..., 0] * shift_MD).sum(1, keepdim=True) / square_M1**2
+    least_M1 = (by_mean(seen) * shift_MD).sum(1, keepdim=True) / square_M1
     along_M1 = least_M1
     for _ in range(_ROUNDS):
         middle_D = (across_MD + along_M1 * shift_MD).mean(0)
