@@ -2,7 +2,8 @@
 
 An update points at the owner's vector round after round, so a released sum is nearly x_1 + .. + x_m over its members,
 each of them times how large updates were when it was made. With enough different rosters, least squares over the rounds
-tells the members apart. Where a whole group is always in the sum together, all that there is to find is the group's.
+tells the members apart. Where a whole group is always in the sum together and answers as a whole, all that there is to
+find is the group's. A stand-in is an update of another time, when updates were larger or smaller: that sets it apart.
 
 Shapes: T rounds, N clients, D width, E equations.
 """
@@ -20,8 +21,8 @@ from selfsame.audit.transcript import Transcript
 from selfsame.methods.base import unit
 
 _SMOOTH = 5  # sums on either side by which the size of updates at a time is judged
-_DRIFTS = (False, True)  # whether updates are taken to change in size as the sums do
-_WAYS = ("levels", "differences", "both")
+_POWERS = (0.0, 1.0, 1.5, 2.0)
+_DIFFERENCES = (False, True)
 _RIDGES = (1e-3, 1e-2, 0.1, 1.0)
 
 
@@ -29,12 +30,12 @@ _RIDGES = (1e-3, 1e-2, 0.1, 1.0)
 class Way:
     """How the attacker weighs what was released."""
 
-    drift: bool
-    rows: str  # the sums themselves, how the sums of the same clients differ from one time to the next, or both
+    power: float  # of the size of updates by which a round is divided; 0: updates are taken to be of one size
+    differences: bool  # whether to look also at how the sums of the same clients differ from one time to the next
     ridge: float  # of the mean square of the equations
 
 
-WAYS = tuple(Way(*parts) for parts in product(_DRIFTS, _WAYS, _RIDGES))
+WAYS = tuple(Way(*parts) for parts in product(_POWERS, _DIFFERENCES, _RIDGES))
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,13 @@ def _sizes(seen: Transcript) -> Tensor:
 
 def guesses(seen: Transcript, way: Way) -> Tensor:
     """The attacker's vector for every client: ridge regression of the sums on who is in them, (N, D)."""
-    part_TN = contributions(seen, way.drift)
-    scale_T1 = part_TN.amax(1, keepdim=True).clamp(min=1e-12)  # every round counts alike, however large its sum
-    part_TN, sum_TD = part_TN / scale_T1, seen.sum_TD / scale_T1
-    rows, values = [part_TN], [sum_TD]
-    if way.rows != "levels":
+    part_TN = contributions(seen, way.power > 0)
+    weight_T1 = _sizes(seen)[:, None] ** -way.power
+    row_EN, value_ED = part_TN * weight_T1, seen.sum_TD * weight_T1
+    if way.differences:
         now_E, then_E = _same_clients(seen.asked_TN)
-        difference = part_TN[now_E] - part_TN[then_E], sum_TD[now_E] - sum_TD[then_E]
-        if way.rows == "differences":
-            rows, values = [difference[0], part_TN / len(part_TN) ** 0.5], [difference[1], sum_TD / len(sum_TD) ** 0.5]
-        else:
-            rows, values = [*rows, difference[0]], [*values, difference[1]]
-    row_EN, value_ED = torch.cat(rows), torch.cat(values)
+        row_EN = torch.cat([row_EN, row_EN[now_E] - row_EN[then_E]])
+        value_ED = torch.cat([value_ED, value_ED[now_E] - value_ED[then_E]])
     square_NN = row_EN.T @ row_EN
     weight = way.ridge * square_NN.diagonal().mean().clamp(min=1e-12)
     return torch.linalg.solve(square_NN + weight * torch.eye(len(square_NN), dtype=torch.float64), row_EN.T @ value_ED)

@@ -70,7 +70,7 @@ def by_angle(seen: Seen, pull: Pull) -> Tensor:
 
 
 def _angle(inside_M22: Tensor, toward_M2: Tensor, pull: Pull) -> Tensor:
-    """Where in its plane w lies: the crossing of largest cosine among those that fit, or what comes closest to one."""
+    """Where in its plane w lies: the crossing of largest cosine that the samples allow, or what comes closest to one."""
     step = 2 * math.pi / _DIRECTIONS
     angle_K = torch.arange(_DIRECTIONS, dtype=torch.float64, device=inside_M22.device) * step
     w_K2 = torch.stack([angle_K.cos(), angle_K.sin()], 1)
@@ -93,10 +93,15 @@ def _angle(inside_M22: Tensor, toward_M2: Tensor, pull: Pull) -> Tensor:
         crosses_MK = good_MK & good_MK.roll(-1, 1) & (gap_MK * next_MK <= 0)
         width_MK = torch.where(gap_MK == next_MK, 1, gap_MK - next_MK)
         at_MK = angle_K + step * (gap_MK / width_MK).clamp(0, 1)
-        # A crossing counts for its cosine, above everything that is none; of the others the smallest gap.
-        score_MK = torch.where(crosses_MK, 2 + cosine_MK, -gap_MK.abs()).masked_fill(~good_MK, -torch.inf)
-        score_M, place_M = score_MK.max(1)
-        here_M = torch.where(score_M >= 1, at_MK.gather(1, place_M[:, None])[:, 0], angle_K[place_M])
+        # A crossing counts for its cosine, less what p's exceeds the most that samples at this cosine can give; and
+        # above everything that is none. Of the others the smallest gap.
+        most_MK = (pull(cosine_MK) ** 2 * (1 - cosine_MK**2)).clamp(min=1e-300)
+        excess_MK = (skew_M1**2 / most_MK).clamp(1, 100).log()
+        score_MK = torch.where(crosses_MK, 6 + cosine_MK - excess_MK, -gap_MK.abs())
+        score_M, place_M = score_MK.masked_fill(~good_MK, -torch.inf).max(1)
+        here_M = torch.where(
+            crosses_MK.gather(1, place_M[:, None])[:, 0], at_MK.gather(1, place_M[:, None])[:, 0], angle_K[place_M]
+        )
         better_M = score_M > best_M
         found_M, best_M = torch.where(better_M, here_M, found_M), torch.where(better_M, score_M, best_M)
     return found_M

@@ -79,7 +79,7 @@ def test_who_is_in_a_sum_and_how_much():
 
 def test_the_regression_is_ridge_regression():
     seen, _ = transcript(groups=False, rounds=40)
-    way = Way(False, "levels", 0.1)
+    way = Way(0.0, False, 0.1)
     X, Y = seen.fresh_TN.double(), seen.sum_TD
     square = X.T @ X
     weight = 0.1 * float(square.diagonal().mean())
