@@ -70,7 +70,7 @@ def by_angle(seen: Seen, pull: Pull) -> Tensor:
 
 
 def _angle(inside_M22: Tensor, toward_M2: Tensor, pull: Pull) -> Tensor:
-    """Where in its plane w lies: the crossing of largest cosine that the samples allow, or what comes closest to one."""
+    """Where in its plane w lies: the crossing of largest cosine that samples allow, or what comes closest to one."""
     step = 2 * math.pi / _DIRECTIONS
     angle_K = torch.arange(_DIRECTIONS, dtype=torch.float64, device=inside_M22.device) * step
     w_K2 = torch.stack([angle_K.cos(), angle_K.sin()], 1)

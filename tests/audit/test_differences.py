@@ -53,11 +53,19 @@ def test_whole_groups_give_the_groups_share(seed):
     assert identified(seen, truth).share <= most(1 / SIZE)
 
 
-def test_drop_outs_give_everybody_away_and_stand_ins_do_not():
+def test_drop_outs_give_everybody_away_and_stand_ins_with_noise_do_not():
     bare, truth = transcript(groups=True, dropout=0.1)
     assert identified(bare, truth).share > 0.9
     kept, truth = transcript(groups=True, dropout=0.1, stand_ins=True, noise=1.0)
     assert identified(kept, truth).share <= most(1 / SIZE, len(WAYS))
+
+
+def test_stand_ins_alone_are_told_apart_by_their_age():
+    """Updates shrink over time, so a stand-in is larger than those around it: more than the group's share is found."""
+    kept, truth = transcript(groups=True, dropout=0.3, stand_ins=True)
+    assert identified(kept, truth).share > 0.3
+    plain = [judged(guesses(kept, way), truth, way).share for way in WAYS if way.power == 0]
+    assert max(plain) < identified(kept, truth).share  # weighing by size is what finds them
 
 
 def test_who_is_in_a_sum_and_how_much():
