@@ -74,6 +74,9 @@ def settings(size: int, clip: float) -> dict[str, Release]:
             found[f"stand-ins, {lost:.0%} lost, noise {noise}"] = replace(kept, noise=noise, clip=clip)
         for quiet in (0.3, 0.6):
             found[f"stand-ins, {lost:.0%} lost, quiet {quiet}"] = replace(kept, quiet=quiet)
+        for short in (0.1, 0.02):
+            found[f"stand-ins, {lost:.0%} lost, clip {short}"] = replace(kept, clip=short * clip)
+        found[f"stand-ins, {lost:.0%} lost, clip 0.02, quiet 0.3"] = replace(kept, clip=0.02 * clip, quiet=0.3)
     return found
 
 
@@ -165,12 +168,14 @@ def work(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Callable
     """Every run's name and how to do it."""
     chosen = [name for name in METHODS if not options.methods or name in options.methods.split(";")]
     common = {"data": options.data, "rounds": options.rounds, "size": options.size}
-    for seed in range(options.seeds):
+    for seed in range(options.first, options.first + options.seeds):
         for method in chosen:
             for steps in STEPS if options.only != "differences" else ():
                 key = {"kind": "updates", "method": method, "steps": steps, "seed": seed, **common}
                 yield key, lambda m=method, s=seed, k=steps: updates(options, m, s, k)  # type: ignore[misc]
             for setting in settings(options.size, 1.0) if options.only != "updates" else ():
+                if options.settings not in setting:
+                    continue
                 key = {"kind": "differences", "method": method, "setting": setting, "seed": seed, **common}
                 yield key, lambda m=method, s=seed, x=setting: differences(options, m, s, x)  # type: ignore[misc]
 
@@ -241,7 +246,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=0, help="of the embedding; 0: the data set's own")
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--methods", default="", help="some of them, with ; between")
+    parser.add_argument("--settings", default="", help="only those whose name holds this")
     parser.add_argument("--only", choices=("updates", "differences"))
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()
