@@ -117,7 +117,7 @@ def judged(problem: Problem, state: State, client_M: torch.Tensor, half: bool, g
     if watched.truth_MD is not None:
         truth_RD = truth_RD.index_copy(0, row_M, watched.truth_MD[: len(row_M)].double())
     guess_MD = guess.repeat_interleave(group, 0)
-    near_M = closest(truth_RD, guess_MD, problem.method.by_angle)
+    near_M = closest(truth_RD.float(), guess_MD.float(), problem.method.by_angle)
     own_M = (near_M == row_M) & (guess_MD != 0).any(1)
     return [float(own_M.double().mean()), cosine_statistics(truth_RD[row_M], guess_MD)[0]]
 
