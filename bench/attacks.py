@@ -68,12 +68,12 @@ def settings(size: int, clip: float) -> dict[str, Release]:
     for lost in (0.1, 0.3, 0.6):
         found[f"groups, {lost:.0%} lost"] = Release(size, True, lost)
     for lost in (0.1, 0.3, 0.6):
-        kept = Release(size, True, lost, True)
-        found[f"stand-ins, {lost:.0%} lost"] = kept
-        for noise in (0.01, 0.1):
-            found[f"stand-ins, {lost:.0%} lost, noise {noise}"] = replace(kept, noise=noise, clip=clip)
-        for quiet in (0.3, 0.6):
-            found[f"stand-ins, {lost:.0%} lost, quiet {quiet}"] = replace(kept, quiet=quiet)
+        found[f"stand-ins, {lost:.0%} lost"] = Release(size, True, lost, True)
+    kept = Release(size, True, 0.3, True)
+    for noise in (0.01, 0.1):
+        found[f"stand-ins, 30% lost, noise {noise}"] = replace(kept, noise=noise, clip=clip)
+    for quiet in (0.3, 0.6):
+        found[f"stand-ins, 30% lost, quiet {quiet}"] = replace(kept, quiet=quiet)
     return found
 
 
