@@ -15,8 +15,9 @@ from torch import Tensor
 
 from selfsame.audit.layers import LastLayer
 from selfsame.engine import optimisers
-from selfsame.engine.plan import Start, rate
+from selfsame.engine.plan import Plan, Start, rate
 from selfsame.engine.problem import Problem
+from selfsame.engine.rounds import Engine
 from selfsame.engine.settle import derivatives, moved, own_loss
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
@@ -100,6 +101,40 @@ def record(problem: Problem, state: State, terms: Release, rounds: int) -> Trans
         sums.append((layer.shift(problem, sum_P[None])[0] / lr).double().cpu())
         state.round += 1
     return Transcript(asked_TN, fresh_TN, torch.stack(sums), terms.stand_ins)
+
+
+def overheard(problem: Problem, state: State, engine: Engine, plan: Plan) -> Transcript:
+    """What a server sees while an engine trains `state` by this plan: the mean that it is given, times its members.
+
+    Under `sums` those who do not answer are stood in for. The mean is read back from the server's own step, so its
+    optimiser must be "average" or "momentum".
+    """
+    part, clients = problem.recipe.server, state.present
+    layer = LastLayer.of(problem)
+    if layer is None or part.optimiser not in ("average", "momentum"):
+        raise SelfsameError(
+            "audit: needs a network that ends in a linear layer, and server.optimiser average or momentum"
+        )
+    stand_ins = problem.recipe.sums.summed
+    asked_TN = torch.zeros(len(plan), clients, dtype=torch.bool)
+    fresh_TN = torch.zeros_like(asked_TN)
+    member_TM = getattr(plan, "member_TM", None)
+    sums = []
+    for t in range(len(plan)):
+        member_M = torch.ones_like(plan.alive_TM[t]) if member_TM is None else member_TM[t]
+        asked_TN[t, plan.client_TM[t, member_M]] = True
+        fresh_TN[t, plan.client_TM[t, plan.alive_TM[t]]] = True
+        before_P = state.theta_P.clone()
+        speed_P = state.optim["velocity"].clone() if part.optimiser == "momentum" else None
+        engine.run(state, plan.part(t, t + 1))
+        if speed_P is not None:
+            delta_P = state.optim["velocity"] - part.momentum * speed_P
+        else:
+            delta_P = (before_P - state.theta_P) / plan.server_lr_T[t]
+        delta_P = delta_P - plan.lr_T[t] * part.weight_decay * before_P
+        count = int((asked_TN if stand_ins else fresh_TN)[t].sum())
+        sums.append(-count * (layer.shift(problem, delta_P[None])[0] / plan.lr_T[t]).double().cpu())
+    return Transcript(asked_TN, fresh_TN, torch.stack(sums), stand_ins)
 
 
 def _sent(problem: Problem, terms: Release, change_MP: Tensor, number: int) -> Tensor:

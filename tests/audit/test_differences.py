@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from selfsame.audit.differences import WAYS, Way, contributions, guesses, identified, judged
-from selfsame.audit.transcript import Release, Transcript, record
+from selfsame.audit.transcript import Release, Transcript, local_updates, overheard, record
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
+from selfsame.engine.plan import make_plan
+from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 
@@ -94,6 +96,30 @@ def test_the_regression_is_ridge_regression():
     both = torch.cat([X, math.sqrt(weight) * torch.eye(CLIENTS, dtype=torch.float64)])
     expected = torch.linalg.lstsq(both, torch.cat([Y, torch.zeros(CLIENTS, DIM, dtype=torch.float64)])).solution
     torch.testing.assert_close(guesses(seen, way), expected)
+
+
+@pytest.mark.parametrize("optimiser", ["average", "momentum"])
+def test_what_is_overheard_of_an_engine_is_the_sum_of_its_clients_updates(optimiser):
+    tables = {
+        "method": {"name": "feduv", "code_length": 31, "secrets": "seeded"},
+        "data": {"name": "synthetic"},
+        "net": {"name": "lenet", "channels": [4, 4]},
+        "local": {"batch": 4},
+        "run": {"device": "cpu", "precision": "float64", "rounds": 4},
+        "cohort": {"weights": "uniform", "size": 5, "dropout": 0.3},
+        "server": {"optimiser": optimiser, "weight_decay": 0.01},
+    }
+    problem = prepare(from_mapping(tables), load("synthetic", clients=8, samples=6, held_out=2))
+    state, plan = begin(problem), make_plan(problem.recipe, 0, 4, 8)
+    seen = overheard(problem, state, Engine(problem), plan)
+    again = begin(problem)
+    for t in range(4):
+        client_M = plan.client_TM[t, plan.alive_TM[t]]
+        assert torch.equal(seen.fresh_TN[t].nonzero()[:, 0], client_M.sort().values)
+        change_MP, _, _ = local_updates(problem, again, client_M, plan.lr_T[t])
+        bias_MD = problem.model.net_views(change_MP)["head.bias"]
+        torch.testing.assert_close(seen.sum_TD[t], bias_MD.sum(0) / plan.lr_T[t], rtol=1e-6, atol=1e-8)
+        Engine(problem).run(again, plan.part(t, t + 1))
 
 
 def test_a_recorded_run():
