@@ -11,6 +11,7 @@ from typing import Any
 
 _TAG = b"selfsame plan 1\n"
 LONGEST = 1 << 16  # bytes of JSON
+_LEAST = {"participants": 2, "gradients": 2, "most": 0}
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,18 @@ class Mandate:
     participants: int  # num_required of Algorithm 3: embeddings of so many before derivatives are computed
     gradients: int  # no aggregate leaves with fewer: num_required x rate_p, or 3 where UC goes on without the others
     samples: int  # most samples of one participant in a round
-    embedding_norm: float  # longest embedding that is taken
-    gradient_norm: float  # longest gradient that is taken
+    embedding_clip: float  # the longest embedding; a longer one is scaled down
+    gradient_clip: float  # the longest gradient
     rounds: int  # most rounds that one enclave runs
+    most: int  # most rounds in which one device's embeddings are used; 0: any
 
     def __post_init__(self) -> None:
-        for name in ("dim", "parameters", "participants", "gradients", "samples", "rounds"):
+        for name in ("dim", "parameters", "participants", "gradients", "samples", "rounds", "most"):
             value = getattr(self, name)
-            least = 2 if name in ("participants", "gradients") else 1
+            least = _LEAST.get(name, 1)
             if type(value) is not int or not least <= value < 1 << 31:
                 raise ValueError(f"plan: {name} is a whole number of at least {least}")
-        for name in ("embedding_norm", "gradient_norm"):
+        for name in ("embedding_clip", "gradient_clip"):
             value = getattr(self, name)
             if type(value) is not float or not 0 < value < 1e15:
                 raise ValueError(f"plan: {name} is a positive number with a decimal point, below 1e15")

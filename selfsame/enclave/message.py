@@ -27,9 +27,9 @@ REASONS = {
     "dtype": "not 32-bit floating point",
     "shape": "not the shape that the plan gives",
     "finite": "infinite or not a number",
-    "norm": "longer than the plan allows",
     "state": "nothing that this stage of the round waits for",
     "few": "fewer participants than the plan requires",
+    "spent": "as many rounds as the plan allows one device are used up",
     "internal": "an error of the enclave's own",
 }
 
@@ -94,8 +94,8 @@ def pack(array_RC: NDArray[np.floating]) -> bytes:
     return _ARRAY.pack(_FLOAT32, rows, columns) + np.ascontiguousarray(array_RC, "<f4").tobytes()
 
 
-def unpack(data: bytes, most_rows: int, columns: int, norm: float) -> NDArray[np.float32]:
-    """The matrix that `pack` wrote; refused unless type, shape, size, finiteness and each row's length are right."""
+def unpack(data: bytes, most_rows: int, columns: int) -> NDArray[np.float32]:
+    """The matrix that `pack` wrote; refused unless type, shape, size and finiteness are right."""
     if len(data) < _ARRAY.size:
         raise Denied("size")
     kind, rows, wide = _ARRAY.unpack_from(data)
@@ -108,9 +108,14 @@ def unpack(data: bytes, most_rows: int, columns: int, norm: float) -> NDArray[np
     array_RC = np.frombuffer(data, "<f4", offset=_ARRAY.size).reshape(rows, columns).astype(np.float32)
     if not np.isfinite(array_RC).all():
         raise Denied("finite")
-    if (np.einsum("rc,rc->r", array_RC, array_RC, dtype=np.float64) > norm * norm).any():
-        raise Denied("norm")
     return array_RC
+
+
+def clipped(array_RC: NDArray[np.float32], longest: float) -> NDArray[np.float64]:
+    """The rows in double precision, each scaled down to the length `longest` where it is longer."""
+    wide_RC = array_RC.astype(np.float64)
+    length_R = np.sqrt(np.einsum("rc,rc->r", wide_RC, wide_RC))
+    return wide_RC * (longest / np.maximum(length_R, longest))[:, None]
 
 
 def packed_size(rows: int, columns: int) -> int:

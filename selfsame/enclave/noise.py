@@ -3,8 +3,9 @@
 Values are cut to a grid and the noise is rounded to the same grid, 2^-20 of its scale or finer: every sum is exact,
 and which numbers can come out does not depend on the value, which is what gives a plain floating-point Laplace
 mechanism away. What remains: the probabilities are those of rounded noise up to the accuracy of a logarithm in double
-precision, and noise beyond 45 scales (Laplace) or 9.4 (Gaussian) never occurs, with a chance below 1e-19 a
-coordinate in the ideal mechanism. Where a guarantee is to hold to the letter, count that as delta.
+precision; beyond 74 scales (Laplace) some points of the grid never occur, and beyond 13.4 (Gaussian) none does. The
+ideal mechanism gets there with a chance below 1e-32 a coordinate. Where a guarantee is to hold to the letter, count
+that as delta.
 """
 
 from __future__ import annotations
@@ -64,5 +65,6 @@ def noised(grad_BD: NDArray[np.float64], how: Mechanism, draw: Draw = os.urandom
 
 
 def _uniform(count: int, draw: Draw) -> NDArray[np.float64]:
-    """Numbers in (0, 1], to 64 bits where they are small."""
-    return (np.frombuffer(draw(8 * count), "<u8").astype(np.float64) + 0.5) * 2.0**-64
+    """Numbers in (0, 1], to 128 bits where they are small: with 64, Laplace's grid has holes from 30.5 scales on."""
+    high_C, low_C = np.frombuffer(draw(16 * count), "<u8").reshape(count, 2).astype(np.float64).T
+    return (high_C + (low_C + 0.5) * 2.0**-64) * 2.0**-64

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from selfsame.enclave import losses, quote, seal
 from selfsame.enclave.mandate import Mandate
-from selfsame.enclave.message import Content, Denied, Order, pack, packed_size, unpack
+from selfsame.enclave.message import Content, Denied, Order, clipped, pack, packed_size, unpack
 from selfsame.enclave.noise import Draw, Mechanism, kept, noised
 
 _NUMBER = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
-_MOST_NONCES = 1 << 16  # quotes that still wait for their hello; the oldest is forgotten first
+_MOST_NONCES = 1 << 16  # that are remembered, used or not; the oldest is forgotten first
 YES, NO = b"\x01", b"\x00"
 
 
@@ -35,6 +35,7 @@ class Sitting:
 
     number: int
     emb: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by session, until derivatives are out
+    devices: set[bytes] = field(default_factory=set)  # whose embeddings are in
     sizes: dict[int, int] = field(default_factory=dict)  # |d_i|, of those who were sent derivatives
     given: set[int] = field(default_factory=set)  # those whose gradient is in
     sum_P: NDArray[np.float64] | None = None
@@ -49,8 +50,10 @@ class Enclave:
         self._loss, self._mechanism = losses.Loss(**plan.loss), Mechanism(**plan.privacy)
         self._draw, self._attest = draw, attest
         self._private = X25519PrivateKey.generate()
-        self._nonces: dict[bytes, None] = {}
+        self._nonces: dict[bytes, bool] = {}  # and whether a session may still be opened with it
         self._channels: dict[int, seal.Channel] = {}
+        self._device_of: dict[int, bytes] = {}  # by session: who
+        self._used: Counter[bytes] = Counter()  # rounds in which a device's embeddings were used
         self._last_session = 0
         self._begun = 0
         self._round: Sitting | None = None
@@ -92,21 +95,25 @@ class Enclave:
     def _quote(self, nonce: bytes) -> bytes:
         if len(nonce) != seal.SIZE:
             raise Denied("size")
+        if not self._nonces.get(nonce, True):
+            raise Denied("nonce")
         key = self._private.public_key().public_bytes_raw()
         taken = self._attest(quote.report_data(key, nonce, self._digest))
-        self._nonces[nonce] = None
+        self._nonces[nonce] = True
         if len(self._nonces) > _MOST_NONCES:
             del self._nonces[next(iter(self._nonces))]
         return key + taken
 
     def _hello(self, message: bytes) -> bytes:
         nonce = message[: seal.SIZE]
-        if nonce not in self._nonces:
+        if not self._nonces.get(nonce):
             raise Denied("nonce")
-        channel, welcome = seal.answer(self._private, self._digest, self._last_session + 1, message)
-        del self._nonces[nonce]
-        self._last_session += 1
-        self._channels[channel.session] = channel
+        secret, device = seal.heard(self._private, self._digest, message)
+        session = self._last_session + 1
+        channel, welcome = seal.answer(self._private, self._digest, session, message, secret, self._used[device])
+        self._nonces[nonce] = False
+        self._last_session = session
+        self._channels[session], self._device_of[session] = channel, device
         self.accepted["hello"] += 1
         return welcome
 
@@ -114,8 +121,9 @@ class Enclave:
         session = _number(payload)
         if self._channels.pop(session, None) is None:
             raise Denied("session")
-        if self._round is not None:
-            self._round.emb.pop(session, None)
+        device = self._device_of.pop(session)
+        if self._round is not None and self._round.emb.pop(session, None) is not None:
+            self._round.devices.discard(device)
         return b""
 
     def _begin(self, payload: bytes) -> bytes:
@@ -137,17 +145,21 @@ class Enclave:
         plan, current = self._plan, self._round
         if claimed == Content.EMBEDDINGS:
             text = channel.open(Content.EMBEDDINGS, current.number, message)
-            emb_BD = unpack(text, plan.samples, plan.dim, plan.embedding_norm)
-            if current.sizes or session in current.emb:
+            emb_BD = unpack(text, plan.samples, plan.dim)
+            device = self._device_of[session]
+            if current.sizes or device in current.devices:
                 raise Denied("state")
+            if plan.most and self._used[device] >= plan.most:
+                raise Denied("spent")
             current.emb[session] = emb_BD
+            current.devices.add(device)
             self.accepted["embeddings"] += 1
         elif claimed == Content.GRADIENT:
             text = channel.open(Content.GRADIENT, current.number, message)
-            grad_P = unpack(text, 1, plan.parameters, plan.gradient_norm)[0]
+            grad_1P = unpack(text, 1, plan.parameters)
             if current.closed or session not in current.sizes or session in current.given:
                 raise Denied("state")
-            part_P = current.sizes[session] * grad_P.astype(np.float64)
+            part_P = current.sizes[session] * clipped(grad_1P, plan.gradient_clip)[0]
             current.sum_P = part_P if current.sum_P is None else current.sum_P + part_P
             current.given.add(session)
             self.accepted["gradient"] += 1
@@ -164,7 +176,7 @@ class Enclave:
             raise Denied("few")
         sessions = sorted(current.emb)
         sizes = [len(current.emb[session]) for session in sessions]
-        emb_SD = np.concatenate([current.emb[session] for session in sessions]).astype(np.float64)
+        emb_SD = clipped(np.concatenate([current.emb[session] for session in sessions]), self._plan.embedding_clip)
         label_S = np.repeat(np.arange(len(sessions)), sizes)
         kept_S = kept(len(emb_SD), self._mechanism.drop, self._draw)
         grad_SD = np.zeros_like(emb_SD)
@@ -176,6 +188,7 @@ class Enclave:
             grad_BD[kept_B] = noised(grad_BD[kept_B], self._mechanism, self._draw)
             message = self._channels[session].seal(Content.DERIVATIVES, current.number, pack(grad_BD))
             out += [_LENGTH.pack(len(message)), message]
+        self._used.update(self._device_of[session] for session in sessions)
         current.sizes = dict(zip(sessions, sizes))
         current.emb.clear()
         return b"".join(out)

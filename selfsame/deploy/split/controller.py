@@ -115,7 +115,7 @@ class Controller:
         answer = self._ask(Order.AGGREGATE, _NUMBER.pack(round))
         if len(answer) != packed_size(1, self.mandate.parameters):
             raise SelfsameError("enclave: the aggregate is not of the plan's size")
-        return unpack(answer, 1, self.mandate.parameters, float("inf"))[0]
+        return unpack(answer, 1, self.mandate.parameters)[0]
 
     def counts(self) -> dict[str, Any]:
         """What was taken and what was refused, by reason."""
