@@ -30,6 +30,12 @@ REASONS = {
     "state": "nothing that this stage of the round waits for",
     "few": "fewer participants than the plan requires",
     "spent": "as many rounds as the plan allows one device are used up",
+    "device": "not a device that is registered here",
+    "signature": "not signed by the device whose name it bears",
+    "network": "not all of them trained from the same network",
+    "group": "not a whole group of devices, or another one than before",
+    "twice": "this group's sum of this round, or of a later one, was released before",
+    "stand-in": "not the last contribution that was released, or one too many",
     "internal": "an error of the enclave's own",
 }
 
