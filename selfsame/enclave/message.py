@@ -59,6 +59,10 @@ class Order(IntEnum):
     DERIVE = 6  # a round -> sealed derivatives, one message a participant
     AGGREGATE = 7  # a round -> the weighted mean of the gradients
     COUNTS = 8  # nothing -> what was taken and refused, in JSON
+    REGISTER = 9  # the devices' public keys -> nothing
+    OPEN = 10  # a round, its network and its group -> nothing
+    ADD = 11  # a device's sealed update, of this round or one that stands in -> nothing
+    RELEASE = 12  # a round -> the weighted sum of the group's updates, and its weight
 
 
 class Content(IntEnum):

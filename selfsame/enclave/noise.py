@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 Draw = Callable[[int], bytes]
 KINDS = ("none", "laplace", "gaussian")
+_PIECE = 1 << 16  # numbers that get their noise at a time
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,27 @@ def noised(grad_BD: NDArray[np.float64], how: Mechanism, draw: Draw = os.urandom
         noise = np.where(_uniform(grad_BD.size, draw) > 0.5, far, -far)
     else:
         clipped_BD = grad_BD * min(1.0, how.clip / max(float(np.linalg.norm(grad_BD)), 1e-300))
-        radius = how.scale * np.sqrt(-2.0 * np.log(_uniform(grad_BD.size, draw)))  # Box and Muller, one of two kept
-        noise = radius * np.cos(2.0 * math.pi * _uniform(grad_BD.size, draw))
-    step = 2.0 ** (math.frexp(how.scale)[1] - 21)
-    # Towards zero: no coordinate grows, so that neither clip is exceeded.
-    return (np.trunc(clipped_BD / step) + np.rint(noise.reshape(grad_BD.shape) / step)) * step
+        noise = _gaussian(grad_BD.size, how.scale, draw)
+    return _on_grid(clipped_BD, noise.reshape(grad_BD.shape), how.scale)
+
+
+def add_gaussian(sum_P: NDArray[np.float64], deviation: float, draw: Draw = os.urandom) -> None:
+    """Noise on every number of a sum of clipped vectors, in place and a piece at a time."""
+    for start in range(0, len(sum_P), _PIECE):
+        part = sum_P[start : start + _PIECE]
+        part[:] = _on_grid(part, _gaussian(len(part), deviation, draw), deviation)
+
+
+def _gaussian(count: int, deviation: float, draw: Draw) -> NDArray[np.float64]:
+    """Box and Muller, one of two kept."""
+    radius = deviation * np.sqrt(-2.0 * np.log(_uniform(count, draw)))
+    return radius * np.cos(2.0 * math.pi * _uniform(count, draw))
+
+
+def _on_grid(value: NDArray[np.float64], noise: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """Their sum on a grid that the scale gives; values towards zero, so that none grows and no clip is exceeded."""
+    step = 2.0 ** (math.frexp(scale)[1] - 21)
+    return (np.trunc(value / step) + np.rint(noise / step)) * step
 
 
 def _uniform(count: int, draw: Draw) -> NDArray[np.float64]:

@@ -7,18 +7,17 @@ differ by somebody's gradient.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from selfsame.enclave import losses, quote, seal
+from selfsame.enclave.door import Attest, Door
 from selfsame.enclave.mandate import Mandate
 from selfsame.enclave.message import Content, Denied, Order, clipped, pack, packed_size, unpack
 from selfsame.enclave.noise import Draw, Mechanism, kept, noised
@@ -26,7 +25,6 @@ from selfsame.enclave.noise import Draw, Mechanism, kept, noised
 _NUMBER = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
 _MOST_NONCES = 1 << 16  # that are remembered, used or not; the oldest is forgotten first
-YES, NO = b"\x01", b"\x00"
 
 
 @dataclass
@@ -42,14 +40,13 @@ class Sitting:
     closed: bool = False
 
 
-class Enclave:
-    """It alone holds the private key and the sessions' keys."""
+class Enclave(Door):
+    """The enclave of split rounds; it alone holds the sessions' keys."""
 
-    def __init__(self, plan: Mandate, draw: Draw = os.urandom, attest: Callable[[bytes], bytes] = quote.take) -> None:
-        self._plan, self._digest = plan, plan.digest()
+    def __init__(self, plan: Mandate, draw: Draw = os.urandom, attest: Attest = quote.take) -> None:
+        super().__init__(plan.digest(), attest)
+        self._plan, self._draw = plan, draw
         self._loss, self._mechanism = losses.Loss(**plan.loss), Mechanism(**plan.privacy)
-        self._draw, self._attest = draw, attest
-        self._private = X25519PrivateKey.generate()
         self._nonces: dict[bytes, bool] = {}  # and whether a session may still be opened with it
         self._channels: dict[int, seal.Channel] = {}
         self._device_of: dict[int, bytes] = {}  # by session: who
@@ -58,51 +55,28 @@ class Enclave:
         self._begun = 0
         self._round: Sitting | None = None
         self._last_round = 0
-        self.accepted: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self._answers: dict[int, Callable[[bytes], bytes]] = {
-            Order.ATTEST: self._quote,
+        self._answers |= {
             Order.HELLO: self._hello,
             Order.FORGET: self._forget,
             Order.BEGIN: self._begin,
             Order.SEALED: self._sealed,
             Order.DERIVE: self._derive,
             Order.AGGREGATE: self._aggregate,
-            Order.COUNTS: self._counts,
         }
 
     def largest_frame(self) -> int:
-        """No frame under this plan is longer."""
         plan = self._plan
         return 256 + max(packed_size(plan.samples, plan.dim), packed_size(1, plan.parameters))
 
-    def handle(self, frame: bytes) -> bytes:
-        """The answer to one frame. Whatever the frame holds, there is one, and a refused frame changes nothing."""
-        try:
-            if not frame or frame[0] not in self._answers:
-                raise Denied("frame")
-            return YES + self._answers[frame[0]](frame[1:])
-        except Denied as refusal:
-            return self.refuse(refusal.reason)
-        except Exception:
-            return self.refuse("internal")  # what went wrong could name a value: only the count leaves
-
-    def refuse(self, reason: str) -> bytes:
-        """Count a refusal; the answer that says why."""
-        self.refused[reason] += 1
-        return NO + reason.encode("ascii")
-
     def _quote(self, nonce: bytes) -> bytes:
-        if len(nonce) != seal.SIZE:
-            raise Denied("size")
+        """A quote, with which one session can be opened."""
         if not self._nonces.get(nonce, True):
             raise Denied("nonce")
-        key = self._private.public_key().public_bytes_raw()
-        taken = self._attest(quote.report_data(key, nonce, self._digest))
+        found = super()._quote(nonce)
         self._nonces[nonce] = True
         if len(self._nonces) > _MOST_NONCES:
             del self._nonces[next(iter(self._nonces))]
-        return key + taken
+        return found
 
     def _hello(self, message: bytes) -> bytes:
         nonce = message[: seal.SIZE]
@@ -205,17 +179,14 @@ class Enclave:
         current.closed, current.sum_P = True, None
         return pack(mean_P[None])
 
-    def _counts(self, payload: bytes) -> bytes:
+    def _now(self) -> dict[str, Any]:
         now = self._round or Sitting(0)
-        counts = {
-            "accepted": dict(self.accepted),
-            "refused": dict(self.refused),
+        return {
             "sessions": len(self._channels),
             "round": now.number,
             "embeddings": len(now.emb) or len(now.sizes),
             "gradients": len(now.given),
         }
-        return json.dumps(counts, sort_keys=True).encode("ascii")
 
     def _present(self, payload: bytes) -> Sitting:
         if self._round is None or _number(payload) != self._round.number:
