@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -18,6 +18,7 @@ from selfsame.config.recipe import Recipe, RunPart, from_mapping, to_mapping
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import RAW, Federation
+from selfsame.deploy.aggregation.terms import SumTerms
 from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.engine.problem import Problem
@@ -52,7 +53,7 @@ class Agreed:
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` gives the same terms back."""
         out = {part.name: getattr(self, part.name) for part in fields(self)} | {"recipe": self._tables()}
-        return json.loads(json.dumps({"format": self.FORMAT, **out}, allow_nan=False))
+        return json.loads(json.dumps({"format": self.FORMAT, **out}, allow_nan=False, default=asdict))
 
     def _tables(self) -> dict[str, Any]:
         return to_mapping(self.recipe)
@@ -96,16 +97,18 @@ class Agreed:
 class Agreement(Agreed):
     """The terms of a run whose devices train alone and report."""
 
-    FORMAT = "selfsame-agreement-1"
+    FORMAT = "selfsame-agreement-2"
 
     precision: str  # of the arithmetic, and of what travels exactly
     classes: int
+    sums: SumTerms
     wire: tuple[tuple[str, str, int, str], ...]  # the method's table
 
     @staticmethod
-    def of(problem: Problem, run: str, transport: str, seeded: bool) -> Agreement:
-        """The terms of a problem that the server has prepared."""
+    def of(problem: Problem, run: str, transport: str, seeded: bool, sums: SumTerms | None = None) -> Agreement:
+        """The terms of a problem that the server has prepared; without `sums`, updates travel in the clear."""
         check_method(problem.method)
+        sums = sums or SumTerms.of(problem, 0)
         found = Agreement(
             run=run,
             recipe=_as_agreed(problem.recipe, seeded),
@@ -113,7 +116,8 @@ class Agreement(Agreed):
             seeded=seeded,
             precision=str(problem.model.dtype).removeprefix("torch."),
             classes=problem.federation.classes,
-            wire=_wire(problem.method),
+            sums=sums,
+            wire=_wire(problem.method, sums.summed),
             **sample_terms(problem.federation),
         )
         found.check()
@@ -126,7 +130,8 @@ class Agreement(Agreed):
         super().check()
         if self.precision not in DTYPE or not 0 < self.classes <= _MOST:
             raise SelfsameError("agreement: a value is out of range")
-        if self.wire != _wire(self.method):
+        self.sums.check()
+        if self.wire != _wire(self.method, self.sums.summed):
             raise SelfsameError(f"agreement: {self.recipe.method.name} sends other fields in this version")
 
     @property
@@ -156,8 +161,8 @@ def check_method(method: LocalLoss) -> None:
         raise SelfsameError(f"{method.name}: every device trains for itself, there is nothing to deploy")
 
 
-def _wire(method: LocalLoss) -> tuple[tuple[str, str, int, str], ...]:
-    return tuple((name, way, int(sight), what) for name, way, sight, what in method.wire.rows())
+def _wire(method: LocalLoss, summed: bool) -> tuple[tuple[str, str, int, str], ...]:
+    return tuple((name, way, int(sight), what) for name, way, sight, what in method.wire.rows(summed))
 
 
 def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:

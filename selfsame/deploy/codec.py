@@ -45,6 +45,8 @@ REASONS = (
     "session",  # no such session with the enclave
     "spent",  # the device's privacy budget
     "seal",  # what is sealed in the message does not open, or is not what it should be
+    "group",  # not a group that sums may be taken over
+    "helper",  # no key is named to which the masks are to be sealed, or not one that is trusted
 )
 _FORMAT = "selfsame-message-1"
 _KEY = "selfsame"  # the one name in the file's metadata: several would stand in another order each time
@@ -54,6 +56,8 @@ _DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import RAW
+from selfsame.deploy.aggregation.base import NETWORK
+from selfsame.deploy.aggregation.signing import Signer
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode
 from selfsame.deploy.guest import FAILURES, Guest
@@ -27,7 +29,13 @@ from selfsame.methods.base import Cohort, Fields, World
 from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
 
-ASSIGNED = {"plan": str, "client": int, "class": int, "present": int}  # what a request says beside the tensors
+ASSIGNED = {
+    "plan": str,
+    "client": int,
+    "class": int,
+    "present": int,
+    "group": str,
+}  # what a request says beside the tensors
 ANSWERED = {"plan": str}
 REGISTERED = {"plan": str, "samples": int, "conditions": dict, "owner": str, "place": int}
 _SMALL_WORLDS = ((50, 20), (103, 41))  # clients and classes
@@ -59,14 +67,26 @@ class PrivateProblem(Problem):
 
 
 class Device(Guest[Agreement]):
-    """A node that trains on its own samples. `owner`: a word that devices of one person share; the rest: `Guest`."""
+    """A node that trains on its own samples.
+
+    `owner`: a word that devices of one person share. `signer`: the node's own key, or the file that holds it, for runs
+    in which updates are masked. The rest: `Guest`.
+    """
 
     TERMS = Agreement
     INVITATION = Spec("register", meta={"agreement": dict})
 
-    def __init__(self, folder: Path, samples: str | Path | Tensor, *, owner: str = "", **rest: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        samples: str | Path | Tensor,
+        *,
+        owner: str = "",
+        signer: Signer | Path | None = None,
+        **rest: Any,
+    ) -> None:
         super().__init__(folder, samples, **rest)
-        self._owner = owner
+        self._owner, self._signer = owner, signer
         self._steps = {"train": self._train}
         self._model: tuple[str, Model] | None = None  # by the digest of the terms
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
@@ -76,7 +96,17 @@ class Device(Guest[Agreement]):
             raise Refused("plan")
         if offered.method.open_secrets and not self._simulate:
             raise Refused("plan")
+        if offered.sums.summed:
+            self._sign()
         self._network(offered)
+
+    def _sign(self) -> Signer:
+        """The node's own key."""
+        if isinstance(self._signer, Path):
+            self._signer = Signer.read(self._signer)
+        if self._signer is None:
+            raise Refused("helper")
+        return self._signer
 
     def _introduce(
         self, kept: Memory, agreement: Agreement, message: Message
@@ -89,7 +119,7 @@ class Device(Guest[Agreement]):
     def _request(self, agreement: Agreement, present: int) -> Spec:
         """What a request to train must be where so many clients are registered."""
         model, key = self._network(agreement), (agreement.digest, present)
-        fields = {"network": Field((model.parameters,), agreement.dtype, half=agreement.transport == "half")}
+        fields = {NETWORK: Field((model.parameters,), agreement.dtype, half=agreement.transport == "half")}
         if key not in self._down:
             self._down[key] = down_fields(agreement, present)
         return Spec("train", agreement.run, None, ASSIGNED, fields | self._down[key])
@@ -112,17 +142,37 @@ class Device(Guest[Agreement]):
             raise Refused("not ready")
         message = decode(payload, expected=self._request(agreement, present))
         problem = self._problem(kept, agreement, present, client, label)
-        theta_P = message.fields.pop("network")
+        theta_P = message.fields.pop(NETWORK)
         try:
             own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
+            update_P = clipped(trained_P - theta_P, agreement.sums.clip)
+            sent, half = self._sent(agreement, theta_P, update_P, turn, message.meta["group"])
         except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
             raise Refused("failed") from None
-        half = agreement.transport == "half"
-        fields = {"network": trained_P - theta_P if half else trained_P, **leaves}
         meta = {"run": agreement.run, "plan": agreement.digest}
-        reply = encode("trained", turn, meta, fields, frozenset({"network"} if half else ()))
+        reply = encode("trained", turn, meta, {**sent, **leaves}, half)
         self.keep.write(kept.after(turn, payload, reply, own, {"assigned": [client, label]}))
         return reply
+
+    def _sent(
+        self, agreement: Agreement, theta_P: Tensor, update_P: Tensor, turn: int, group: str
+    ) -> tuple[Fields, frozenset[str]]:
+        """(what leaves for the sum, which of it travels in half precision)"""
+        if not agreement.sums.summed:
+            half = agreement.transport == "half"
+            return {NETWORK: update_P if half else theta_P + update_P}, frozenset({NETWORK} if half else ())
+        from selfsame.deploy.aggregation.contribution import contribution, masked, network_digest
+        from selfsame.enclave.records import HASH, Context
+
+        try:
+            members, plan = bytes.fromhex(group), bytes.fromhex(agreement.digest)
+        except ValueError:
+            raise Refused("group") from None
+        if len(members) != HASH:
+            raise Refused("group")
+        context = Context(agreement.run, plan, turn, members, network_digest(theta_P))
+        whole_P = contribution(agreement.sums, update_P, self._open(agreement)[1])
+        return masked(agreement.sums, whole_P, context, self._sign()), frozenset()
 
     def _problem(self, kept: Memory, agreement: Agreement, present: int, client: int, label: int) -> Problem:
         """A federation in which this device is the one client that has samples."""
@@ -154,6 +204,11 @@ class Device(Guest[Agreement]):
         if not bool(finite_rows(trained_P[None], torch.tensor([loss]), *stays.values(), *leaves.values())):
             raise Refused("finite")
         return {**own, **cast(stays, problem.model.dtype, problem.model.device)}, leaves, trained_P
+
+
+def clipped(update_P: Tensor, clip: float) -> Tensor:
+    """An update no longer than the clip."""
+    return update_P * min(1.0, clip / max(float(update_P.double().norm()), 1e-300))
 
 
 def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:

@@ -41,6 +41,7 @@ class Saved:
     counts: dict[str, int]
     nodes: dict[str, Seat]
     taken: tuple[int, ...] = ()  # of split rounds: how often each client's embeddings were used
+    groups: tuple[tuple[str, ...], ...] = ()  # who is always added up with whom
 
 
 class RunFolder:

@@ -105,6 +105,7 @@ class Host(ABC, Generic[A]):
             raise SelfsameError(f"{folder}: was begun with another recipe, data or schedule; name another folder")
         self.seats: dict[str, Seat] = self._saved.nodes if self._saved else {}
         self.counts: Counter[str] = Counter(self._saved.counts if self._saved else {})
+        self.groups: list[tuple[str, ...]] = list(self._saved.groups) if self._saved else []
         self.records: list[Record] = []  # one a complete round
         self.registry = Registry(terms.registration)
         self._opened: int = self._saved.opened if self._saved else -1  # the last round of which requests were sent
@@ -363,7 +364,7 @@ class Host(ABC, Generic[A]):
         used_N = None if self.state is None else self.problem.method.rounds_used(self.state.server)
         taken = () if used_N is None else tuple(used_N.tolist())  # privacy that is spent must not wait for a checkpoint
         plan, counts = self.agreement.digest, dict(self.counts)
-        self._files.save(Saved(FORMAT, self.run, plan, self._opened, counts, self.seats, taken))
+        self._files.save(Saved(FORMAT, self.run, plan, self._opened, counts, self.seats, taken, tuple(self.groups)))
 
     def _finish(self) -> None:
         assert self.state is not None

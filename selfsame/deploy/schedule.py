@@ -264,12 +264,16 @@ class Round:
             return Decision.WAIT
         return Decision.AGAIN if self.attempt + 1 < self.terms.tries else Decision.GIVE_UP
 
-    def open_answers(self, now: float, nodes: Iterable[str] | None = None) -> list[str]:
-        """Line 8, with those whose embeddings are in the loss; without `nodes`, line 2 of a round of one phase."""
+    def open_answers(self, now: float, nodes: Iterable[str] | None = None, whole: bool = False) -> list[str]:
+        """Line 8, with those whose embeddings are in the loss; without `nodes`, line 2 of a round of one phase.
+
+        `whole`: all of them are waited for.
+        """
         terms = self.terms
         if nodes is None:
             nodes = select(terms, self.seed, self.number, 0, self.registry.eligible(now), terms.asked)
-        self.answers = Phase(list(nodes), terms.needed, now + terms.answer_wait)
+        asked = list(nodes)
+        self.answers = Phase(asked, len(asked) if whole else terms.needed, now + terms.answer_wait)
         return self._held(self.answers.asked, self.answers.deadline)
 
     def answers_decision(self, now: float) -> Decision:

@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selfsame.config.recipe import Recipe
+from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
+from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
+from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Message, Refused, Spec, encode
 from selfsame.deploy.device import ANSWERED, REGISTERED
@@ -22,47 +26,107 @@ from selfsame.deploy.host import Ask, Call, Host, rates
 from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.problem import Problem
-from selfsame.engine.reference import Answer, take_answers
 from selfsame.engine.state import State, cast
 from selfsame.methods.base import Cohort, Fields, World
 
+_GONE = 10  # rounds of its group in a row that a device has missed before it no longer counts as a member
+
 
 @dataclass(frozen=True)
-class Limits:
-    """How long the vectors of an answer may be."""
+class Report:
+    """What of an answer is no part of the sum."""
 
-    update: float = 10.0  # of the network's change, as a multiple of the network's own length
-    field: float = 1000.0  # of every row of the other fields
+    seat: Seat
+    weight: int
+    fields: Fields
 
 
 class Server(Host[Agreement]):
-    """As `Host`; the tables and the network are made when the first devices are there."""
+    """As `Host`; the tables and the network are made when the first devices are there.
+
+    `helpers` take the masks off, where the recipe has updates masked.
+    """
 
     KINDS = ("trained",)
 
     def __init__(
-        self, folder: Path, recipe: Recipe, terms: Terms, *, limits: Limits | None = None, **rest: Any
+        self, folder: Path, recipe: Recipe, terms: Terms, *, helpers: Sequence[HelperTerms] = (), **rest: Any
     ) -> None:
+        self._helpers = tuple(helpers)
+        self._totals: Totals | None = None  # made with the first round, when the tables are there
         super().__init__(folder, recipe, terms, **rest)
-        self.limits = limits or Limits()
         self._new: list[str] = []  # registered, but the tables have no rows for them yet
-        self._answers: dict[str, Answer] = {}
+        self._reports: dict[str, Report] = {}  # of the open round
+        self._group: Group = ()  # whose round it is, where sums are over groups
+        self._closed: tuple[int, int] | None = None  # asked and silent of a round whose sum is not yet known
+        self._there: list[str] = []  # helpers that can be reached
+        self._missed: dict[str, int] = {}
         self._enter()
 
     def _agree(self, transport: str, seeded: bool) -> Agreement:
-        return Agreement.of(self.problem, self.run, transport, seeded)
+        sums = SumTerms.of(self.problem, self.terms.required, self._helpers)
+        return Agreement.of(self.problem, self.run, transport, seeded, sums)
+
+    def _totals_of(self) -> Totals:
+        """How this run's updates are added up."""
+        sums, half = self.agreement.sums, self.agreement.transport == "half"
+        model = self.problem.model
+        if sums.aggregation == "clear":
+            return Clear(model.parameters, model.dtype, sums.clip, half)
+        from selfsame.deploy.aggregation.contribution import masked_fields
+        from selfsame.deploy.aggregation.masked import Masked
+        from selfsame.deploy.aggregation.store import Store
+
+        kept = masked_fields(sums) | self._report_fields()
+        store = Store(self.folder / "contributions", self.run, kept)
+        return Masked(sums, self.agreement.to_json(), self.agreement.digest, store, self.terms.answer_wait, half)
+
+    def begin(self, nodes: Sequence[str], now: float) -> None:
+        helpers = {helper.name for helper in self._helpers}
+        self._there = [node for node in nodes if node in helpers]
+        super().begin([node for node in nodes if node not in helpers], now)
+
+    def answer(self, node: str, payload: bytes, now: float) -> str | None:
+        if node not in {helper.name for helper in self._helpers}:
+            return super().answer(node, payload, now)
+        self._up += len(payload)
+        try:
+            if self._totals is None:
+                raise Refused("not asked")
+            self.counts[self._totals.heard(node, payload, now)] += 1
+        except Refused as refusal:
+            self.counts[refusal.reason] += 1
+            return refusal.reason
+        return None
+
+    def lost(self, node: str, now: float) -> None:
+        if self._totals is not None and node in self._totals.helpers:
+            self._totals.lost(node, now)
+        else:
+            super().lost(node, now)
+
+    @property
+    def waiting_until(self) -> float:
+        if self._closed is not None and self._totals is not None:
+            return min(super().waiting_until, self._totals.waiting_until)
+        return super().waiting_until
 
     def _step(self, now: float) -> list[Ask]:
         if self._round is not None:
             self._settle(now)
+        if self._closed is not None:
+            self._conclude(now)
         if self.done:
             return []
         if self._round is None:
             for node in self.registry.expired(now):
                 self.registry.forget(node)
         asks = self._call(now)
-        if self._round is None and self._enough(now):
+        if self._round is None and self._closed is None and self._enough(now):
             asks += self._open(now)
+        if self._totals is not None:
+            errands = self._totals.errands(now, self._there)
+            asks += [self._ask(one.node, "unmask", one.payload, self.round) for one in errands]
         return asks
 
     # Registration
@@ -117,10 +181,43 @@ class Server(Host[Agreement]):
         """Begin a round: the requests to those who are selected."""
         if self._new and self._may_grow:
             self._grow(now)
+        assert self.state is not None
+        if self._totals is None:
+            self._totals = self._totals_of()
+            left = self._totals.left(self.round)
+            if left is not None:  # a sum was asked for when the server stopped: the round goes on there
+                self._begin_round(now)
+                self._round = None
+                self._reports = {node: self._report(node, fields) for node, fields in left.items()}
+                self._closed = len(left), 0
+                return []
+        nodes = None
+        if self._totals.grouped:
+            nodes = self._grouped(now)
+            if not nodes:
+                return []
         round = self._begin_round(now)
-        self._answers, self._forms = {}, {"trained": self._form()}
-        nodes = round.open_answers(now)
-        return [self._ask(node, "train", self._request(self.seats[node]), round.number) for node in nodes]
+        self._reports = {}
+        self._said = self._totals.open(self.round, self.state, self._group)
+        self._forms = {"trained": self._form()}
+        asked = round.open_answers(now, nodes, whole=nodes is not None)
+        return [self._ask(node, "train", self._request(self.seats[node]), round.number) for node in asked]
+
+    def _grouped(self, now: float) -> list[str]:
+        """The members of the round's group who can be asked; those who are not there are stood in for."""
+        assert self._totals is not None
+        sums, ready = self.agreement.sums, self.registry.eligible(now)
+        if not set(self._totals.helpers) <= set(self._there):
+            return []  # nobody could take the masks off
+        placed = {node for group in self.groups for node in group}
+        gone = {node for node, missed in self._missed.items() if missed >= (sums.stand_ins or _GONE)}
+        groups = self.groups + divided([node for node in ready if node not in placed], sums.group)
+        groups = joined(groups, gone, sums.group, sums.most) if self._may_grow else groups
+        if groups != self.groups:
+            self.groups = groups
+            self._save()
+        self._group = whose_turn(self.groups, ready, sums.least, self.round) or ()
+        return [node for node in self._group if node in ready]
 
     def _request(self, seat: Seat) -> bytes:
         """A function of the checkpoint and the client alone, so that it can be written again after a crash."""
@@ -134,9 +231,10 @@ class Server(Host[Agreement]):
             "client": seat.client,
             "class": seat.label,
             "present": self.state.present,
+            **self._said,
         }
-        fields = {"network": self.state.theta_P, **method.packed(sent)}
-        return encode("train", self.round, meta, fields, frozenset({"network"} if half else ()))
+        fields = {NETWORK: self.state.theta_P, **method.packed(sent)}
+        return encode("train", self.round, meta, fields, frozenset({NETWORK} if half else ()))
 
     def _cohort(self, clients: list[int], labels: list[int]) -> Cohort:
         device = self.problem.model.device
@@ -145,14 +243,11 @@ class Server(Host[Agreement]):
 
     def _form(self) -> Spec:
         """What an answer of this round must be."""
-        assert self.state is not None
-        theta_P, half = self.state.theta_P, self.agreement.transport == "half"
-        bound = self.limits.update * float(theta_P.double().norm())
-        about = None if half else theta_P.cpu()
-        fields = {"network": Field((len(theta_P),), theta_P.dtype, bound, about, half)}
-        for name, value in self._reported().items():
-            fields[name] = Field(tuple(value.shape), value.dtype, self.limits.field)
-        return Spec("trained", meta=ANSWERED, fields=fields)
+        assert self._totals is not None
+        return Spec("trained", meta=ANSWERED, fields=self._totals.fields() | self._report_fields())
+
+    def _report_fields(self) -> dict[str, Field]:
+        return {name: Field(tuple(value.shape), value.dtype, 1000.0) for name, value in self._reported().items()}
 
     def _reported(self) -> Fields:
         """A report of the method on samples that are all alike: what fields a device sends, and their shapes."""
@@ -170,21 +265,31 @@ class Server(Host[Agreement]):
     def _taken(self, node: str, message: Message, phase: Phase, now: float) -> str:
         if message.meta["plan"] != self.agreement.digest:
             raise Refused("plan")
-        fields = {name: value.to(self.problem.model.device) for name, value in message.fields.items()}
-        theta_P = fields.pop("network")
-        if self.agreement.transport == "half":
-            assert self.state is not None
-            theta_P = self.state.theta_P + theta_P
-        seat = self.seats[node]
-        weight = float(seat.samples) if self.problem.recipe.cohort.weights == "samples" else 1.0
+        assert self._totals is not None
+        fields = dict(message.fields)
+        self._totals.take(node, self._weight(self.seats[node]), fields)
         phase.take(node, now)
-        self._answers[node] = Answer(seat.client, seat.label, weight, theta_P, fields)
+        self._reports[node] = self._report(node, fields)
         return "taken"
 
+    def _report(self, node: str, fields: Fields) -> Report:
+        device = self.problem.model.device
+        here = {name: value.to(device) for name, value in fields.items()}
+        return Report(self.seats[node], self._weight(self.seats[node]), here)
+
+    def _weight(self, seat: Seat) -> int:
+        cap = self.agreement.sums.cap
+        return min(seat.samples, cap) if cap > 1 else 1
+
     def _settle(self, now: float) -> None:
-        """End the round if it is over, one way or the other."""
-        assert self._round is not None and self._round.answers is not None and self.state is not None
-        decision, phase = self._round.answers_decision(now), self._round.answers
+        """Close the round if no more answers are to come."""
+        assert self._round is not None and self._round.answers is not None and self._totals is not None
+        phase = self._round.answers
+        if self._totals.grouped:
+            enough = len(phase.answered) >= self.agreement.sums.least
+            decision = Decision.WAIT if not phase.over(now) else Decision.GO_ON if enough else Decision.GIVE_UP
+        else:
+            decision = self._round.answers_decision(now)
         if decision is Decision.WAIT:
             return
         silent = phase.waiting() if phase.expired(now) else []
@@ -193,11 +298,33 @@ class Server(Host[Agreement]):
             self.counts["silent"] += 1
             self._failed(node, "silent", now)
             self._calls[node] = Call()
-        answers = list(self._answers.values()) if decision is Decision.GO_ON else []
-        if answers:
-            absorb_answers(self.problem, self.state, answers)
-        self._answers = {}
-        self._end_round(now, len(phase.asked), len(answers))
+        self._round = None
+        self._closed = len(phase.asked), len(silent)
+        if decision is Decision.GO_ON and self._reports:
+            self._totals.close(sorted(self._reports, key=lambda node: self.seats[node].client))
+        else:
+            self._end(now, Outcome(()))
+
+    def _conclude(self, now: float) -> None:
+        """End the round, once its sum is known."""
+        assert self._totals is not None
+        outcome = self._totals.outcome(now)
+        if outcome is not None:
+            self._end(now, outcome)
+
+    def _end(self, now: float, outcome: Outcome) -> None:
+        assert self.state is not None and self._totals is not None and self._closed is not None
+        reports = [self._reports[node] for node in outcome.taken]
+        if reports:
+            absorb(self.problem, self.state, reports, outcome.update_P)
+        for node in self._group:
+            self._missed[node] = 0 if node in outcome.taken else self._missed.get(node, 0) + 1
+        answered, (asked, _) = len(self._reports), self._closed
+        self._reports, self._closed = {}, None
+        more = {"answered": answered} if answered != len(reports) else {}
+        more |= {"stood_in": outcome.stood_in} if self._totals.grouped else {}
+        self._end_round(now, asked, len(reports), **more)
+        (self._totals.done if reports else self._totals.give_up)()
 
     # State
 
@@ -245,7 +372,20 @@ class Server(Host[Agreement]):
         )
 
 
-def absorb_answers(problem: Problem, state: State, answers: Sequence[Answer]) -> None:
-    """The server's half of a round, in the order of the clients."""
-    lr, server_lr = rates(problem.recipe, state.round)
-    take_answers(problem, state, sorted(answers, key=lambda answer: answer.client), lr, server_lr, state.round)
+def absorb(problem: Problem, state: State, reports: Sequence[Report], update_P: Tensor | None) -> None:
+    """The server's half of a round, in place: what devices report, in the order of the clients, and the network."""
+    reports = sorted(reports, key=lambda report: report.seat.client)
+    (lr, server_lr), device = rates(problem.recipe, state.round), state.theta_P.device
+    total = sum(report.weight for report in reports)
+    who = Cohort(
+        torch.tensor([report.seat.client for report in reports], device=device),
+        torch.tensor([report.seat.label for report in reports], device=device),
+        torch.ones(len(reports), dtype=torch.bool, device=device),
+    )
+    together = {name: torch.cat([report.fields[name] for report in reports]) for name in reports[0].fields}
+    weight_M = torch.tensor([report.weight / total for report in reports], dtype=state.theta_P.dtype, device=device)
+    stream = problem.server_stream("absorb", state.round)
+    problem.method.absorb(state.server, together, who, weight_M, lr, stream)
+    if update_P is not None:
+        step_P = -update_P.to(state.theta_P)
+        optimisers.step(problem.recipe.server, state.optim, state.theta_P, step_P, lr, server_lr)

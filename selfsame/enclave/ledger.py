@@ -104,10 +104,10 @@ class Ledger:
             return replace(trace, latest=fresh)
         if old is not None:
             if old != trace.latest or (most and trace.exceptions >= most):
-                raise Denied("stand-in")
+                raise Denied("stand-in", [node])
             return replace(trace, exceptions=trace.exceptions + 1)
         if trace.latest and not (most and trace.exceptions >= most):
-            raise Denied("stand-in")  # its last contribution is missing
+            raise Denied("stand-in", [node])  # its last contribution is missing
         return trace
 
     def to_json(self) -> dict[str, Any]:

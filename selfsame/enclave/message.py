@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import IO
 
@@ -41,11 +42,11 @@ REASONS = {
 
 
 class Denied(ValueError):
-    """A message that changes nothing; `reason` is one of REASONS."""
+    """A message that changes nothing; `reason` is one of REASONS, `nodes` are those without whom it might be taken."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, nodes: Sequence[str] = ()) -> None:
         super().__init__(f"{reason}: {REASONS[reason]}")
-        self.reason = reason
+        self.reason, self.nodes = reason, tuple(nodes)
 
 
 class Order(IntEnum):

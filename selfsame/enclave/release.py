@@ -5,7 +5,7 @@ A helper that takes masks off and the enclave that adds up hold themselves to th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -14,14 +14,6 @@ from selfsame.enclave.ledger import Ledger
 from selfsame.enclave.masks import mask_key
 from selfsame.enclave.message import Denied
 from selfsame.enclave.records import SEED, Context, Record, check_signature, group_digest, open_record
-
-
-class Blamed(Denied):
-    """Records of some devices are bad; a release without them may be good."""
-
-    def __init__(self, reason: str, nodes: Sequence[str]) -> None:
-        super().__init__(reason)
-        self.nodes = tuple(nodes)
 
 
 @dataclass(frozen=True)
@@ -57,7 +49,7 @@ def check(asked: Asked, register: Mapping[str, bytes], recipient: bytes) -> None
         raise Denied("twice")
     unknown = [name for name in asked.members if name not in register]
     if unknown:
-        raise Blamed("device", unknown)
+        raise Denied("device", unknown)
     context = asked.context
     bad: dict[str, str] = {}
     for name, record in asked.fresh().items():
@@ -71,7 +63,7 @@ def check(asked: Asked, register: Mapping[str, bytes], recipient: bytes) -> None
             except Denied as refusal:
                 bad[name] = refusal.reason
     if bad:
-        raise Blamed(next(iter(bad.values())), list(bad))
+        raise Denied(next(iter(bad.values())), list(bad))
 
 
 def mask_keys(asked: Asked, register: Mapping[str, bytes], private: X25519PrivateKey, ledger: Ledger) -> list[bytes]:
@@ -88,7 +80,7 @@ def mask_keys(asked: Asked, register: Mapping[str, bytes], private: X25519Privat
         except Denied:
             bad.append(record.name)
     if bad:
-        raise Blamed("seal", bad)
+        raise Denied("seal", bad)
     enter(asked, ledger)
     return keys
 

@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedhide": {"neighbours": 2},
 }
 LOCAL = [name for name, kind in METHODS.items() if kind.federated and not issubclass(kind, SplitLoss)]
+ROUNDING = 1e-12  # a server adds up as answers come, the reference engine in the order of the clients
 FOUR = {"turns": 1, "held_out": 6}  # digits 0 to 3
 
 
@@ -79,7 +80,7 @@ class Loopback:
     reasons: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, Any] = {}
         for number in range(self.nodes):
             self.reopen_device(str(number))
         self.reopen_server()
@@ -93,6 +94,10 @@ class Loopback:
         given = {"federation": digits(**self.order.data.options), **self.options}
         self.server = Server(self.folder / "server", self.order, terms, seeded=True, **given)
         self.server.begin(list(self.devices), self.now)
+
+    def place(self, number: int) -> str:
+        """The node that holds a client."""
+        return str(number)
 
     def turn(self) -> None:
         """Push what there is to push, deliver what comes back; time goes on where nothing does."""
@@ -116,12 +121,12 @@ class Loopback:
 
     def own(self) -> dict[str, torch.Tensor]:
         """The private fields of all devices, from their disks."""
-        kept = [self.devices[str(number)].keep.read().fields for number in self.trained()]
+        kept = [self.devices[self.place(number)].keep.read().fields for number in self.trained()]
         return {name: torch.cat([fields[name] for fields in kept]) for name in kept[0]}
 
     def trained(self) -> list[int]:
         """Who has answered a request."""
-        return [number for number in range(self.nodes) if self.devices[str(number)].keep.read().turn >= 0]
+        return [number for number in range(self.nodes) if self.devices[self.place(number)].keep.read().turn >= 0]
 
 
 @functools.cache

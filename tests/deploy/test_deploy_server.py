@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loopback import LOCAL, Loopback, apart, digits, recipe, simulated
+from loopback import LOCAL, ROUNDING, Loopback, apart, digits, recipe, simulated
 from safetensors.torch import load
 
 from selfsame.data import without_samples
@@ -20,7 +20,7 @@ from selfsame.deploy import guest
 from selfsame.deploy.codec import MOST_META, REASONS, decode, encode
 from selfsame.deploy.device import Device
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Limits, Server
+from selfsame.deploy.server import Server
 from selfsame.engine.plan import Plan, Start, make_plan
 from selfsame.engine.reference import client_update
 from selfsame.engine.rounds import Engine
@@ -36,16 +36,21 @@ def quick(monkeypatch):
     monkeypatch.setattr(guest, "load", lambda name, **options: digits(**options))
 
 
+def alike(one, two) -> bool:
+    """Equal but for the order in which the server has added up."""
+    return torch.allclose(one, two, rtol=0, atol=ROUNDING)
+
+
 HARD = {"local": {"steps": 2}, "server": {"optimiser": "momentum", "weight_decay": 1e-3}}
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_equal_to_the_reference_engine(tmp_path, name):
-    """Every method: the network, the optimiser, the server's tables and the devices' private fields, bit for bit."""
+    """Every method: the network, the optimiser, the server's tables and the devices' private fields."""
     order = recipe(name, run={"rounds": 5}, **HARD)
     harness = Loopback(tmp_path, order)
     harness.run()
-    assert apart(harness, simulated(order)) == 0.0
+    assert apart(harness, simulated(order)) <= ROUNDING
     assert harness.server.counts == {"registered": 4, "taken": 20}
 
 
@@ -73,7 +78,7 @@ def test_other_settings(tmp_path, name, options, parts):
     required = order.cohort.size or 4
     harness = Loopback(tmp_path, order, terms={"required": required, "sampling": order.cohort.sampling})
     harness.run()
-    assert apart(harness, simulated(order)) <= 1e-15  # round-robin rounds are summed there from where they begin
+    assert apart(harness, simulated(order)) <= ROUNDING
 
 
 def rounded(value: torch.Tensor) -> torch.Tensor:
@@ -99,7 +104,7 @@ def test_half_precision_by_hand(tmp_path):
             change = rounded(client_update(problem, down, Start(who, own, {}, lr, number))[0] - down)
             mean += count / sum(counts) * (theta + change)
         theta = theta - (theta - mean)
-    assert torch.equal(harness.server.state.theta_P, theta)
+    assert alike(harness.server.state.theta_P, theta)
     assert not torch.allclose(theta, simulated(order).theta_P, rtol=0, atol=1e-6)
 
 
@@ -117,7 +122,7 @@ def test_killed_and_reopened_between_any_two_things(tmp_path, name):
 
     harness = Loopback(tmp_path, order, between=between)
     harness.run()
-    assert apart(harness, simulated(order)) == 0.0
+    assert apart(harness, simulated(order)) <= ROUNDING
     assert [record["round"] for record in harness.server.records] == [1, 2, 3]
     assert len([ask for ask in harness.asks if "register" not in ask.id]) > 12  # some were asked more than once
 
@@ -137,18 +142,18 @@ def test_the_server_dies_with_every_reply_on_its_way(tmp_path):
     harness.filter = lose_once
     while not harness.server.done:
         harness.turn()
-        if harness.server._round is not None and not harness.server._answers:
+        if harness.server._round is not None and not harness.server._reports:
             harness.reopen_server()
     train = [ask for ask in harness.asks if "register" not in ask.id]
     assert len(train) == 24 and len({(ask.node, ask.payload) for ask in train}) == 12
-    assert apart(harness, simulated(order)) == 0.0
+    assert apart(harness, simulated(order)) <= ROUNDING
 
 
 def test_every_reply_twice(tmp_path):
     order = recipe("fedhide", run={"rounds": 3})
     harness = Loopback(tmp_path, order, filter=lambda ask, reply: [reply, reply])
     harness.run()
-    assert apart(harness, simulated(order)) == 0.0
+    assert apart(harness, simulated(order)) <= ROUNDING
     assert harness.server.counts["not needed"] + harness.server.counts["round"] == 12
 
 
@@ -163,7 +168,7 @@ def test_last_rounds_replies_come_again(tmp_path):
 
     harness = Loopback(tmp_path, order, filter=replay)
     harness.run()
-    assert apart(harness, simulated(order)) == 0.0
+    assert apart(harness, simulated(order)) <= ROUNDING
     assert harness.reasons.count("round") == 8
 
 
@@ -188,7 +193,7 @@ def test_a_silent_device_holds_a_round_no_longer_than_its_deadline(tmp_path):
     assert [record["seconds"] for record in server.records] == [0.0, 30.0, 0.0]
     assert [record["taken"] for record in server.records] == [4, 3, 4]
     assert server.counts["silent"] == 1
-    assert torch.equal(server.state.theta_P, without(order, {1: {1}}).theta_P)  # FedAwS keeps nothing on the device
+    assert alike(server.state.theta_P, without(order, {1: {1}}).theta_P)  # FedAwS keeps nothing on the device
 
 
 def test_a_lost_device_is_not_waited_for(tmp_path):
@@ -205,7 +210,7 @@ def test_a_lost_device_is_not_waited_for(tmp_path):
     server = harness.run()
     assert [record["seconds"] for record in server.records] == [0.0, 0.0, 0.0]
     assert harness.now == 0.0  # nor does the next round wait for it
-    assert torch.equal(server.state.theta_P, without(order, {0: {1}, 1: {1}, 2: {1}}).theta_P)
+    assert alike(server.state.theta_P, without(order, {0: {1}, 1: {1}, 2: {1}}).theta_P)
 
 
 def test_a_device_that_is_not_ready_is_not_waited_for(tmp_path):
@@ -258,7 +263,7 @@ def test_strategies(tmp_path):
         found[strategy] = harness.run()
     assert [record["taken"] for record in found["uc"].records] == [3, 4]
     assert [record["taken"] for record in found["as"].records] == [0, 4]
-    assert torch.equal(found["as"].state.theta_P, without(order, {0: {0, 1, 2, 3}}).theta_P)
+    assert alike(found["as"].state.theta_P, without(order, {0: {0, 1, 2, 3}}).theta_P)
 
 
 def test_the_first_answers_end_a_round(tmp_path):
@@ -290,7 +295,7 @@ def test_devices_join_while_it_runs(tmp_path):
     engine.run(state, make_plan(order, 0, 3, 3))
     join(problem, state)
     engine.run(state, make_plan(order, 3, 1, 4))
-    assert apart(harness, state) == 0.0
+    assert apart(harness, state) <= ROUNDING
 
 
 def test_a_round_that_is_repeated_does_not_grow(tmp_path):
@@ -376,7 +381,7 @@ def test_hostile_answers(tmp_path):
     server = harness.run()
     assert harness.reasons == expected and len(expected) > 25
     assert server.counts == {"registered": 4, "taken": 3, **{why: expected.count(why) for why in set(expected)}}
-    assert torch.equal(server.state.theta_P, without(order, {0: {3}}).theta_P)
+    assert alike(server.state.theta_P, without(order, {0: {3}}).theta_P)
     files = sorted(path.name for path in (tmp_path / "server").rglob("*") if path.is_file())
     assert files == [
         "model.safetensors",
@@ -434,12 +439,24 @@ def opened(factory) -> Loopback:
     return _opened[0]
 
 
-def test_bounds_can_be_set(tmp_path):
-    order = recipe("fedgn", run={"rounds": 1})
-    harness = Loopback(tmp_path, order, options={"limits": Limits(update=1e-6)})
-    harness.terms["strategy"] = "as"
+def test_an_update_longer_than_agreed_is_refused(tmp_path):
+    """The clip stands in the terms: an honest device keeps to it, and who does not is not taken."""
+    order = recipe("fedgn", run={"rounds": 1}, sums={"clip": 0.01})
+    harness = Loopback(tmp_path, order)
+
+    def longer(ask, reply):
+        if ask.node != "2" or "train" not in ask.id:
+            return [reply]
+        fields = load(reply)
+        change = fields["network"] - load(ask.payload)["network"]
+        fields["network"] = fields["network"] + change
+        said = decode(reply, expected=harness.server._forms["trained"]).meta
+        return [encode("trained", 0, said, fields)]
+
+    harness.filter = longer
     harness.run()
-    assert harness.server.counts["norm"] >= 1 and harness.server.records[0]["taken"] == 0
+    assert harness.server.counts["norm"] == 1 and harness.server.records[0]["taken"] == 3
+    assert float((harness.server.state.theta_P - harness.server.problem.model.first_theta).norm()) <= 0.0101
 
 
 def test_places_and_owners(tmp_path):
@@ -475,7 +492,7 @@ def test_a_server_without_data(tmp_path):
     order = recipe("fedhide", run={"rounds": 3})
     harness = Loopback(tmp_path, order, options={"federation": blank})
     harness.run()
-    assert apart(harness, simulated(order)) == 0.0
+    assert apart(harness, simulated(order)) <= ROUNDING
     with pytest.raises(SelfsameError, match="uint8"):
         without_samples((1, 8, 8), "uint4", 4, 4)
     with pytest.raises(SelfsameError, match="classes"):

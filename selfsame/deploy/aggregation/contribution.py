@@ -1,0 +1,65 @@
+"""A device's contribution to a sum: clipped, weighted, in whole numbers, under masks that the helpers know."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+
+import torch
+from torch import Tensor
+
+from selfsame.deploy.aggregation.signing import Signer
+from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.codec import Field, as_tensor
+from selfsame.enclave.masks import NUMBERS, add_masks, mask_key
+from selfsame.enclave.records import OVERHEAD, SEED, Context, seal_record
+
+MASKED, RECORDS = "masked", "records"
+RECORD = OVERHEAD + SEED  # bytes of one helper's
+_DTYPE = {16: torch.int16, 32: torch.int32}
+
+
+def network_digest(theta_P: Tensor) -> bytes:
+    """What stands for a network: its numbers as they were received."""
+    return hashlib.sha256(theta_P.detach().cpu().contiguous().numpy().tobytes()).digest()
+
+
+def masked_fields(terms: SumTerms) -> dict[str, Field]:
+    """What a device sends in place of its network."""
+    return {
+        MASKED: Field((terms.numbers,), _DTYPE[terms.bits]),
+        RECORDS: Field((len(terms.helpers), RECORD), torch.uint8),
+    }
+
+
+def contribution(terms: SumTerms, update_P: Tensor, samples: int) -> Tensor:
+    """The whole numbers of one update, int64. The rounding, the noise and whether it is sent at all are chance."""
+    weight = min(samples, terms.cap) if terms.cap > 1 else 1
+    if terms.quiet and secrets.randbelow(2**53) < terms.quiet * 2**53:
+        update_P, weight = torch.zeros_like(update_P), 0
+    draw = torch.Generator().manual_seed(secrets.randbits(63))
+    one, weight_1 = update_P.detach().cpu()[None], torch.tensor([weight])
+    uniform = torch.rand(one.shape, generator=draw)
+    normal = _normal(one.shape[1])[None] if terms.noise and weight else None
+    return terms.code.contribution(one, weight_1, uniform, normal)[0]
+
+
+def masked(terms: SumTerms, whole_P: Tensor, context: Context, signer: Signer) -> dict[str, Tensor]:
+    """The contribution under one mask for each helper, and each mask's seed, sealed to that helper."""
+    numbers = whole_P.numpy().astype(NUMBERS[terms.bits])  # modulo 2^bits
+    seeds = [os.urandom(SEED) for _ in terms.helpers]
+    add_masks(numbers, [mask_key(seed, context.digest()) for seed in seeds])
+    records = [
+        seal_record(seed, helper.recipient, context, signer.key, signer.name).pack()
+        for seed, helper in zip(seeds, terms.helpers, strict=True)
+    ]
+    sent = torch.from_numpy(numbers.view(numbers.dtype.str.replace("u", "i")))
+    return {MASKED: sent, RECORDS: as_tensor(b"".join(records)).reshape(len(records), RECORD)}
+
+
+def _normal(count: int) -> Tensor:
+    """Standard normal numbers from the system's generator: noise that somebody else can draw again hides nothing."""
+    words = torch.frombuffer(bytearray(os.urandom(16 * count)), dtype=torch.int64).reshape(2, count)
+    uniform = (words.double() / 2.0**64 + 0.5).clamp(2.0**-65, 1.0)
+    return torch.sqrt(-2 * torch.log(uniform[0])) * torch.cos(2 * torch.pi * uniform[1])

@@ -1,0 +1,196 @@
+"""The server's side of masks: a running sum that means nothing until every helper has taken its masks off.
+
+What helpers are asked for is on the disk before they are asked, and stays the same until all of them have answered: a
+helper that is gone is waited for, and a server that was killed asks for the very same again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from selfsame.deploy.aggregation.base import Errand, Outcome, Totals
+from selfsame.deploy.aggregation.contribution import MASKED, RECORDS, masked_fields, network_digest
+from selfsame.deploy.aggregation.groups import Group
+from selfsame.deploy.aggregation.helper import BLAMED, request, unmasked
+from selfsame.deploy.aggregation.store import Pending, Store
+from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
+from selfsame.enclave.masks import NUMBERS
+from selfsame.enclave.records import Record, group_digest
+from selfsame.enclave.release import Asked
+from selfsame.engine.state import State
+from selfsame.methods.base import Fields
+
+
+class Masked(Totals):
+    """Sums of contributions whose masks helpers know. `terms` are the run's, as its devices agreed to them."""
+
+    grouped = True
+
+    def __init__(
+        self, sums: SumTerms, terms: Mapping[str, Json], plan: str, store: Store, wait: float, half: bool
+    ) -> None:
+        self._sums, self._terms, self._plan, self._store = sums, terms, plan, store
+        self._run, self._wait, self._half = str(terms["run"]), wait, half
+        self.helpers = tuple(helper.name for helper in sums.helpers)
+        self._pending: Pending | None = None
+        self._network, self._round = b"", -1
+        self._group: Group = ()
+        self._due: dict[str, float] = {}  # of helpers that have not answered yet: when to ask (again)
+        self._failed = False
+        self._zero()
+
+    def _zero(self) -> None:
+        self._total: NDArray[Any] = np.zeros(self._sums.numbers, NUMBERS[self._sums.bits])
+
+    def fields(self) -> dict[str, Field]:
+        return masked_fields(self._sums)
+
+    def open(self, round: int, state: State, group: Sequence[str]) -> dict[str, Json]:
+        self._zero()
+        self._pending, self._failed, self._due = None, False, {}
+        self._round, self._group = round, tuple(group)
+        self._network = network_digest(as_received(state.theta_P, self._half))
+        return {"group": group_digest(group).hex()}
+
+    def take(self, node: str, weight: int, fields: Fields) -> None:
+        for record in self._records(fields):
+            head = (record.name, record.round, record.group, record.network)
+            if head != (node, self._round, group_digest(self._group), self._network):
+                raise Refused("seal")
+        self._store.put(node, self._round, fields)
+        self._add(fields)
+        for name in (MASKED, RECORDS):
+            del fields[name]
+
+    def close(self, taken: Sequence[str]) -> None:
+        old = [node for node in self._group if node not in taken and self._store.holds(node)]
+        for node in old:
+            self._add(self._store.get(node, new=False)[1])
+        self._ask(Pending(self._round, self._group, tuple(taken), tuple(old)))
+
+    def _ask(self, pending: Pending) -> None:
+        self._store.ask(pending)
+        self._pending = pending
+        self._due = dict.fromkeys(self.helpers, -math.inf)
+
+    def left(self, round: int) -> dict[str, Fields] | None:
+        pending = self._store.pending()
+        if pending is None:
+            return None
+        if pending.round < round:  # its round was complete
+            self._store.release(pending)
+            return None
+        self._zero()
+        self._group, self._round, self._failed = pending.members, pending.round, False
+        answers = {node: self._store.get(node, new=True)[1] for node in pending.fresh}
+        for fields in (*answers.values(), *(self._store.get(node, new=False)[1] for node in pending.old)):
+            self._add(fields)
+        self._network = next(self._records(fields)[0].network for fields in answers.values())
+        self._ask(pending)
+        return {node: {k: v for k, v in one.items() if k not in (MASKED, RECORDS)} for node, one in answers.items()}
+
+    def outcome(self, now: float) -> Outcome | None:
+        if self._failed:
+            return Outcome(())
+        if self._pending is None or self._due:
+            return None
+        whole_P = torch.from_numpy(self._total.astype(np.int64))
+        mean_P, weight = self._sums.code.mean(whole_P)
+        return Outcome(self._pending.fresh, mean_P if weight > 0 else None, len(self._pending.old))
+
+    def done(self) -> None:
+        if self._pending is not None:
+            self._store.release(self._pending)
+        self._pending = None
+
+    def give_up(self) -> None:
+        self._pending, self._due = None, {}
+        self._store.give_up()
+
+    # Helpers
+
+    def errands(self, now: float, there: Sequence[str]) -> list[Errand]:
+        found = []
+        for helper, due in self._due.items():
+            if now >= due and helper in there:
+                self._due[helper] = now + self._wait
+                found.append(Errand(helper, self._request(helper)))
+        return found
+
+    def _request(self, helper: str) -> bytes:
+        assert self._pending is not None
+        pending, place = self._pending, self.helpers.index(helper)
+        records = [self._records(self._store.get(node, new=True)[1])[place] for node in pending.fresh]
+        records += [self._records(self._store.get(node, new=False)[1])[place] for node in pending.old]
+        plan = bytes.fromhex(self._plan)
+        asked = Asked(self._run, plan, pending.round, pending.members, self._network, tuple(records))
+        return request(asked, self._terms)
+
+    def heard(self, node: str, payload: bytes, now: float) -> str:
+        if self._pending is None or node not in self._due:
+            raise Refused("not asked")
+        form = unmasked(self._sums, self._run, self._round)
+        kind, _, _ = glance(payload, max(form.most_bytes, BLAMED.most_bytes))
+        if kind == "blamed":
+            said = decode(payload, expected=BLAMED).meta
+            return self._blame(str(said["reason"]), [name for name in said["nodes"] if type(name) is str])
+        message = decode(payload, expected=form)
+        if message.meta["plan"] != self._plan:
+            raise Refused("plan")
+        masks = message.fields["masks"].numpy()
+        self._total -= masks.view(self._total.dtype)
+        del self._due[node]
+        return "unmasked"
+
+    def _blame(self, reason: str, nodes: Sequence[str]) -> str:
+        """Ask again without those whose records are bad, where some are named and none of the masks is off yet."""
+        assert self._pending is not None
+        pending = self._pending
+        fresh = tuple(node for node in pending.fresh if node not in nodes)
+        old = tuple(node for node in pending.old if node not in nodes)
+        again = (fresh, old) != (pending.fresh, pending.old) and len(self._due) == len(self.helpers)
+        if not again or len(fresh) < self._sums.least:
+            self._failed = True
+            return f"helper: {reason}"
+        for node in set(pending.fresh) - set(fresh):
+            self._add(self._store.get(node, new=True)[1], minus=True)
+            if self._store.holds(node):
+                self._add(self._store.get(node, new=False)[1])
+                old = (*old, node)
+        for node in set(pending.old) - set(old):
+            self._add(self._store.get(node, new=False)[1], minus=True)
+        self._ask(Pending(pending.round, pending.members, fresh, old))
+        return f"helper: {reason}"
+
+    def lost(self, node: str, now: float) -> None:
+        if node in self._due:
+            self._due[node] = now + self._wait / 4
+
+    @property
+    def waiting_until(self) -> float:
+        return min(self._due.values(), default=math.inf)
+
+    # Contributions
+
+    def _add(self, fields: Fields, minus: bool = False) -> None:
+        numbers = fields[MASKED].numpy().view(self._total.dtype)
+        (np.subtract if minus else np.add)(self._total, numbers, out=self._total)
+
+    def _records(self, fields: Fields) -> list[Record]:
+        return [Record.unpack(bytes(row.numpy())) for row in fields[RECORDS]]
+
+
+def as_received(theta_P: torch.Tensor, half: bool) -> torch.Tensor:
+    """The network as a device reads it from its request."""
+    if not half:
+        return theta_P.cpu()
+    sent = encode("train", 0, {"run": ""}, {"network": theta_P}, frozenset({"network"}))
+    fields = {"network": Field((len(theta_P),), theta_P.dtype, half=True)}
+    return decode(sent, expected=Spec("train", fields=fields)).fields["network"]
