@@ -6,10 +6,10 @@ them answer the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,7 +27,12 @@ from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, cast
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
+
+if TYPE_CHECKING:
+    from selfsame.deploy.aggregation.enclave import Keeper, SumController
+    from selfsame.enclave.mandate import SumPlan
 
 _GONE = 10  # rounds of its group in a row that a device has missed before it no longer counts as a member
 
@@ -44,17 +49,27 @@ class Report:
 class Server(Host[Agreement]):
     """As `Host`; the tables and the network are made when the first devices are there.
 
-    `helpers` take the masks off, where the recipe has updates masked.
+    `helpers` take the masks off, where the recipe has updates masked. `register` are the devices' public keys in PEM,
+    where an enclave adds up, and `enclave` starts that of a plan.
     """
 
     KINDS = ("trained",)
 
     def __init__(
-        self, folder: Path, recipe: Recipe, terms: Terms, *, helpers: Sequence[HelperTerms] = (), **rest: Any
+        self,
+        folder: Path,
+        recipe: Recipe,
+        terms: Terms,
+        *,
+        helpers: Sequence[HelperTerms] = (),
+        register: Sequence[bytes] = (),
+        enclave: Callable[[SumPlan], SumController] | None = None,
+        **rest: Any,
     ) -> None:
         self._helpers = tuple(helpers)
         self._totals: Totals | None = None  # made with the first round, when the tables are there
         super().__init__(folder, recipe, terms, **rest)
+        self._keeper = self._keeper_of(tuple(register), enclave)
         self._new: list[str] = []  # registered, but the tables have no rows for them yet
         self._reports: dict[str, Report] = {}  # of the open round
         self._group: Group = ()  # whose round it is, where sums are over groups
@@ -73,6 +88,13 @@ class Server(Host[Agreement]):
         model = self.problem.model
         if sums.aggregation == "clear":
             return Clear(model.parameters, model.dtype, sums.clip, half)
+        if self._keeper is not None:
+            from selfsame.deploy.aggregation.enclave import Enclosed
+            from selfsame.deploy.aggregation.sealing import sealed_fields
+            from selfsame.deploy.aggregation.store import Store
+
+            store = Store(self.folder / "contributions", self.run, sealed_fields(sums))
+            return Enclosed(sums, store, self._keeper, half)
         from selfsame.deploy.aggregation.contribution import masked_fields
         from selfsame.deploy.aggregation.masked import Masked
         from selfsame.deploy.aggregation.store import Store
@@ -80,6 +102,43 @@ class Server(Host[Agreement]):
         kept = masked_fields(sums) | self._report_fields()
         store = Store(self.folder / "contributions", self.run, kept)
         return Masked(sums, self.agreement.to_json(), self.agreement.digest, store, self.terms.answer_wait, half)
+
+    # The enclave, where one adds up
+
+    def _keeper_of(
+        self, register: tuple[bytes, ...], start: Callable[[SumPlan], SumController] | None
+    ) -> Keeper | None:
+        if self.agreement.sums.aggregation != "enclave":
+            return None
+        if not register:
+            raise SelfsameError("sums.aggregation: an enclave needs the public keys of the devices that are registered")
+        from selfsame.deploy.aggregation.enclave import Keeper, SumController
+        from selfsame.deploy.aggregation.sealing import sum_plan
+        from selfsame.enclave.adder import register_digest
+
+        plan, limit = sum_plan(self.agreement, register_digest(register)), self.terms.answer_wait
+        return Keeper(plan, start or (lambda plan: SumController(plan, register, limit=limit)))
+
+    def _invite(self, node: str, **more: Any) -> Ask:
+        return super()._invite(node, attested=self._keeper.told() if self._keeper else "", **more)
+
+    def _enclave_ended(self, now: float) -> None:
+        """Its key is gone: the round is given up, and everybody attests the next one."""
+        self.counts["enclave ended"] += 1
+        for node in self._calls:
+            self.registry.forget(node)
+            self._calls[node] = Call()
+        self._new.clear()
+        if self._round is not None and self._round.answers is not None:
+            self._round.close()
+            self._closed, self._round = (len(self._round.answers.asked), 0), None
+        if self._closed is not None:
+            self._end(now, Outcome(()))
+
+    def close(self) -> None:
+        """End the enclave, where there is one."""
+        if self._keeper is not None:
+            self._keeper.close()
 
     def begin(self, nodes: Sequence[str], now: float) -> None:
         helpers = {helper.name for helper in self._helpers}
@@ -112,6 +171,8 @@ class Server(Host[Agreement]):
         return super().waiting_until
 
     def _step(self, now: float) -> list[Ask]:
+        if self._keeper is not None and self._keeper.ended():
+            self._enclave_ended(now)
         if self._round is not None:
             self._settle(now)
         if self._closed is not None:

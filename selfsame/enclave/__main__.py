@@ -10,11 +10,11 @@ import os
 import sys
 from typing import IO
 
+from selfsame.enclave.adder import Adder
 from selfsame.enclave.door import NO, YES, Door
 from selfsame.enclave.mandate import LONGEST, Mandate, read_plan
 from selfsame.enclave.message import Denied, read_frame, write_frame
 from selfsame.enclave.session import Enclave
-from selfsame.enclave.sums import Adder
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:

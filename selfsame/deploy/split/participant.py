@@ -62,10 +62,8 @@ class Participant:
         one = Participant(mandate, policy, collateral, bytes.fromhex(memory["name"]))
         one.nonce = bytes.fromhex(memory["nonce"])
         if memory["attested"]:
-            found = memory["attested"]
-            one.attested = Attested(**(found | {"advisories": tuple(found["advisories"])}))
-            real = one.attested.measurement in policy.measurements and one.attested.status in policy.statuses
-            if not (policy.allow_simulated if one.attested.simulated else real):
+            one.attested = Attested.remembered(memory["attested"])
+            if not policy.accepts(one.attested):
                 raise SelfsameError(f"session: {one.attested}; the policy accepts it no longer")
         if memory["said"]:
             key, message, secret = (bytes.fromhex(part) for part in memory["said"])

@@ -20,9 +20,10 @@ from selfsame.config.recipe import Recipe
 from selfsame.deploy.codec import REASONS, Message, Refused, as_tensor, encode
 from selfsame.deploy.folder import Saved
 from selfsame.deploy.host import NEVER, Ask, Call, Host, rates
+from selfsame.deploy.process import EnclaveEnded
 from selfsame.deploy.schedule import Decision, Phase, Round, Terms
 from selfsame.deploy.split.agreement import REGISTERED, SplitAgreement, derived, embedded, from_hex
-from selfsame.deploy.split.controller import Controller, EnclaveEnded
+from selfsame.deploy.split.controller import Controller
 from selfsame.enclave import seal
 from selfsame.enclave.mandate import Mandate
 from selfsame.engine import optimisers

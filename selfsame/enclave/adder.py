@@ -135,9 +135,9 @@ class Adder(Door):
             check_signature(record, self._key, context, self._register[name])
         else:
             context, into = record.context(self._plan.run, bytes.fromhex(self._plan.terms)), current.old
-            known = self._ledger.devices.get(name)
-            if known is None or known.latest != record.digest():
-                raise Denied("stand-in")
+            known, most = self._ledger.devices.get(name), self._plan.stand_ins
+            if known is None or known.latest != record.digest() or (most and known.exceptions >= most):
+                raise Denied("stand-in")  # what is in the sum cannot be taken out again
         update_1P, weight = self._opened(open_record(record, self._private, context))
         current.sum_P += weight * clipped(update_1P, self._plan.clip)[0]
         current.weight += weight
