@@ -115,9 +115,14 @@ class Server(Host[Agreement]):
         from selfsame.deploy.aggregation.enclave import Keeper, SumController
         from selfsame.deploy.aggregation.sealing import sum_plan
         from selfsame.enclave.adder import register_digest
+        from selfsame.enclave.records import node_name
 
         plan, limit = sum_plan(self.agreement, register_digest(register)), self.terms.answer_wait
-        return Keeper(plan, start or (lambda plan: SumController(plan, register, limit=limit)))
+        return Keeper(
+            plan,
+            [node_name(key) for key in register],
+            start or (lambda plan: SumController(plan, register, limit=limit)),
+        )
 
     def _invite(self, node: str, **more: Any) -> Ask:
         return super()._invite(node, attested=self._keeper.told() if self._keeper else "", **more)
@@ -200,6 +205,8 @@ class Server(Host[Agreement]):
         _, message, conditions = self._heard(node, payload, REGISTERED)
         if message.meta["plan"] != self.agreement.digest:
             raise Refused("plan")
+        if self._keeper is not None and node not in self._keeper.names:
+            raise Refused("device")
         seat = self._seat(node, message)
         self._calls[node] = Call()
         if not conditions.ready:

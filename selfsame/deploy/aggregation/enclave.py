@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
 
 _NUMBER = struct.Struct("<Q")
-_REASONS = {"device": "helper", "signature": "seal", "twice": "stale", "stand-in": "stale", "network": "plan"}
+_REASONS = {"signature": "seal", "twice": "stale", "network": "plan"}
 
 
 class SumController(EnclaveProcess):
@@ -62,10 +62,10 @@ class SumController(EnclaveProcess):
 
 
 class Keeper:
-    """An enclave that is started when it is needed; what `start` makes is a `SumController` of the plan."""
+    """An enclave that is started when it is needed; `start` makes that of the plan. `names` are its devices'."""
 
-    def __init__(self, plan: SumPlan, start: Callable[[SumPlan], SumController]) -> None:
-        self.plan, self._start = plan, start
+    def __init__(self, plan: SumPlan, names: Collection[str], start: Callable[[SumPlan], SumController]) -> None:
+        self.plan, self.names, self._start = plan, frozenset(names), start
         self.process: SumController | None = None
         self.released: set[str] = set()  # devices of which this process has released something
 

@@ -19,6 +19,8 @@ from selfsame.enclave.adder import Adder, register_bytes
 from selfsame.enclave.mandate import SumPlan
 from selfsame.enclave.message import Order
 
+TRUSTING = Policy(allow_simulated=True)
+
 
 def keys(count: int) -> tuple[bytes, ...]:
     """The public keys of the first devices."""
@@ -59,10 +61,14 @@ class DirectSums(SumController):
 
 @dataclass
 class EnclosedLoopback(Loopback):
-    """As `Loopback`, with an enclave; `apart` is whether it is a process of its own."""
+    """As `Loopback`, with an enclave; `apart` is whether it is a process of its own.
+
+    It knows the keys of the first `registered` devices; 0: of all.
+    """
 
     apart: bool = False
-    policy: Policy = Policy(allow_simulated=True)
+    registered: int = 0
+    policy: Policy = TRUSTING
 
     def place(self, number: int) -> str:
         return signer(number).name
@@ -84,9 +90,9 @@ class EnclosedLoopback(Loopback):
         )
 
     def reopen_server(self) -> None:
-        self.options["register"] = keys(self.nodes)
+        known = self.options["register"] = keys(self.registered or self.nodes)
         if not self.apart:
-            self.options["enclave"] = lambda plan: DirectSums(plan, keys(self.nodes))
+            self.options["enclave"] = lambda plan: DirectSums(plan, known)
         super().reopen_server()
 
     @property

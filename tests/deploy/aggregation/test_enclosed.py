@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
-from enclave_loop import EnclosedLoopback, enclave_recipe, keys
-from loopback import LOCAL, Loopback, digits, recipe
-from masked_loop import MaskedLoopback, masked_recipe, signer
+from enclave_loop import EnclosedLoopback, enclave_recipe
+from loopback import Loopback, digits, recipe
+from masked_loop import MaskedLoopback, masked_recipe
 from safetensors.torch import load
 
 from selfsame.deploy import guest
-from selfsame.deploy.aggregation.sealing import ENCLAVES
+from selfsame.deploy.aggregation.sealing import ENCLAVES, attest
+from selfsame.deploy.codec import Refused
 from selfsame.deploy.split.attest import Policy
 from selfsame.errors import SelfsameError
 
@@ -30,25 +32,20 @@ def apart(one: Loopback, two: Loopback) -> float:
     return float((one.server.state.theta_P - two.server.state.theta_P).abs().max()) / moved
 
 
-@pytest.mark.parametrize("name", LOCAL)
-def test_equal_to_clear_up_to_single_precision(tmp_path, name):
-    clear = Loopback(tmp_path / "clear", recipe(name, run={"rounds": 3}))
-    clear.run()
-    enclosed = EnclosedLoopback(tmp_path / "enclosed", enclave_recipe(name, run={"rounds": 3}))
-    enclosed.run()
-    assert [record["taken"] for record in enclosed.server.records] == [4, 4, 4]
-    assert apart(enclosed, clear) < 1e-5
-    assert enclosed.enclave.counts()["accepted"] == {"update": 12, "release": 3}
-
-
-def test_masked_and_enclosed_with_weights_and_half_precision(tmp_path):
-    parts = {"run": {"rounds": 2}, "cohort": {"weights": "samples", "cap": 50}}
+@pytest.mark.parametrize(
+    ("name", "weights"), [("fedhide", "samples"), ("feduv", "uniform"), ("fl-traditional", "uniform")]
+)
+def test_clear_masked_and_enclosed_come_to_one_network(tmp_path, name, weights):
+    """Up to single precision in the enclave, and to the rounding under masks."""
     found = []
     for loop, order in ((Loopback, recipe), (MaskedLoopback, masked_recipe), (EnclosedLoopback, enclave_recipe)):
-        found.append(loop(tmp_path / order.__name__, order("fedhide", **{k: dict(v) for k, v in parts.items()})))
+        cohort = {"weights": weights, "cap": 50 if weights == "samples" else 0}
+        found.append(loop(tmp_path / order.__name__, order(name, run={"rounds": 2}, cohort=cohort)))
         found[-1].run()
+        assert [record["taken"] for record in found[-1].server.records] == [4, 4]
     clear, masked, enclosed = found
     assert apart(enclosed, clear) < 1e-5 and apart(masked, clear) < 1e-3
+    assert enclosed.enclave.counts()["accepted"] == {"update": 8, "release": 2}
 
 
 def test_the_server_sees_no_update(tmp_path):
@@ -94,13 +91,17 @@ def test_a_stand_in_is_the_very_same_update(tmp_path):
     harness = Spied(tmp_path, enclave_recipe("fedhide", run={"rounds": 2}), terms={"answer_wait": 5.0})
     gone, states = harness.place(1), []
     harness.filter = lambda ask, reply: [] if ask.node == gone and harness.server.round >= 1 else [reply]
-    harness.between = lambda loop: states.append((loop.server.round, loop.server.state.theta_P.clone())) if (
-        loop.server.state is not None
-    ) else None
+    harness.between = lambda loop: (
+        states.append((loop.server.round, loop.server.state.theta_P.clone()))
+        if (loop.server.state is not None)
+        else None
+    )
     harness.run()
     first = next(theta_P for number, theta_P in states if number == 1)
     names = [harness.place(number) for number in range(4)]
-    samples = {node: min(seat.samples, harness.server.agreement.sums.cap) for node, seat in harness.server.seats.items()}
+    samples = {
+        node: min(seat.samples, harness.server.agreement.sums.cap) for node, seat in harness.server.seats.items()
+    }
     weight = samples if harness.server.agreement.sums.cap > 1 else dict.fromkeys(names, 1)
     total = sum(weight.values())
     expected = first.clone()
@@ -122,7 +123,7 @@ def test_exceptions_are_limited(tmp_path):
 @pytest.mark.parametrize("process", [False, True])
 def test_an_enclave_that_is_killed_costs_its_round(tmp_path, process):
     """In the middle of the second round: the next one is attested by everybody, and the run ends."""
-    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide", run={"rounds": 4}), apart=process)
+    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide", run={"rounds": 3}), apart=process)
     killed = []
 
     def between(loop):
@@ -134,7 +135,7 @@ def test_an_enclave_that_is_killed_costs_its_round(tmp_path, process):
 
     harness.between = between
     harness.run()
-    assert [record["taken"] for record in harness.server.records] == [4, 0, 4, 4]
+    assert [record["taken"] for record in harness.server.records] == [4, 0, 4]
     assert harness.server.counts["enclave ended"] == 1 and harness.enclave is not killed[0]
     assert harness.devices[harness.place(3)].keep.read().notes["enclave"]["count"] == 2
     harness.server.close()
@@ -195,19 +196,33 @@ def test_a_trust_that_ends_ends_the_part(tmp_path):
 
 def test_a_device_attests_so_many_enclaves_and_no_more(tmp_path):
     """Each one knows nothing of what was released before it."""
-    rounds = ENCLAVES + 2
-    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide", run={"rounds": rounds}), terms={"answer_wait": 1.0})
-    seen = []
+    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide"))
+    agreement, noted = harness.server.agreement, {}
+    for count in range(1, ENCLAVES + 1):
+        told = harness.server._keeper.told()
+        for _ in range(2):  # the same one again is no other
+            noted = attest(agreement, told, noted, harness.policy, None)
+        assert noted["count"] == count and noted["key"] == told[64:128]
+        harness.enclave.kill()
+        assert harness.server._keeper.ended()
+    with pytest.raises(Refused, match="quote"):
+        attest(agreement, harness.server._keeper.told(), noted, harness.policy, None)
 
-    def between(loop):
-        if loop.server.round > len(seen):
-            seen.append(loop.enclave.kill())
 
-    harness.between = between
-    with pytest.raises(AssertionError, match="turns"):
-        harness.run(300)
-    assert harness.server.round == ENCLAVES
-    assert harness.server.counts["device: quote"] >= 4
+def test_a_quote_of_another_plan_key_or_run_is_refused(tmp_path):
+    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide"))
+    agreement, told = harness.server.agreement, bytes.fromhex(harness.server._keeper.told())
+    assert attest(agreement, told.hex(), {}, harness.policy, None)["count"] == 1
+    for at in (0, 31, 32, 63, 64, len(told) - 1):
+        changed = told[:at] + bytes([told[at] ^ 1]) + told[at + 1 :]
+        with pytest.raises(Refused, match="quote"):
+            attest(agreement, changed.hex(), {}, harness.policy, None)
+    for other in (replace(agreement, run="f00"), replace(agreement, sums=replace(agreement.sums, clip=21.0))):
+        with pytest.raises(Refused, match="quote"):
+            attest(other, told.hex(), {}, harness.policy, None)
+    for text in ("", "zz", told.hex()[:100]):
+        with pytest.raises(Refused, match="quote"):
+            attest(agreement, text, {}, harness.policy, None)
 
 
 def test_an_enclave_needs_the_devices_keys(tmp_path):
@@ -218,16 +233,8 @@ def test_an_enclave_needs_the_devices_keys(tmp_path):
 
 
 def test_a_device_that_is_not_registered_is_left_out(tmp_path):
-    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide", run={"rounds": 1}))
-    assert signer(0).name in {signer(number).name for number in range(len(keys(4)))}
-    harness.options["register"] = keys(3)
-    from enclave_loop import DirectSums
-
-    harness.options["enclave"] = lambda plan: DirectSums(plan, keys(3))
-    harness.folder = tmp_path / "other"
-    harness.devices.clear()
-    for number in range(4):
-        harness.reopen_device(harness.place(number))
-    Loopback.reopen_server(harness)
-    with pytest.raises((AssertionError, SelfsameError)):
-        harness.run(40)
+    order = enclave_recipe("fedhide", run={"rounds": 2}, cohort={"size": 3})
+    harness = EnclosedLoopback(tmp_path, order, registered=3, terms={"required": 3, "answer_wait": 1.0})
+    harness.run()
+    assert [record["taken"] for record in harness.server.records] == [3, 3]
+    assert harness.server.counts["device"] >= 1 and harness.place(3) not in harness.server.seats
