@@ -26,10 +26,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_WELL = ("taken", "registered", "complete")  # what is counted and no reason to worry
+_WELL = ("taken", "registered", "complete", "unmasked")  # what is counted and no reason to worry
 
 Hosts = Annotated[list[str], typer.Option("--host", help="Name or address by which devices reach the server.")]
 Devices = Annotated[list[str] | None, typer.Option("--node", help="Name of a device to make a key pair for.")]
+Helpers = Annotated[list[str] | None, typer.Option("--helper", help="Name of a helper to make keys for.")]
 
 
 @app.command(short_help="Start a federation on loopback, run it, take it down again.")
@@ -48,6 +49,16 @@ def up(
     seeded: Annotated[
         bool, typer.Option("--seeded", help="Private draws from the seed, as in the simulator: to compare with it.")
     ] = False,
+    aggregation: Annotated[
+        str | None,
+        typer.Option(
+            help="What the server sees of updates: clear, masked (sums alone, with helpers) or enclave.",
+            show_default="masked; clear with --seeded or --helpers 0",
+        ),
+    ] = None,
+    helpers: Annotated[
+        int | None, typer.Option(help="Nodes that take masks off.", show_default="1 where masked")
+    ] = None,
     recipe: Base = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -55,6 +66,7 @@ def up(
     """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
     from selfsame.config.presets import make_recipe
     from selfsame.config.recipe import to_toml
+    from selfsame.deploy.flower.cluster import helper_names
     from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
     from selfsame.runs.run import new_folder, vacant
@@ -71,9 +83,12 @@ def up(
     folder = out or new_folder(f"cluster-{short_name(method)}-{made.data.name}")
     vacant(folder)
     transport = "half" if half else "exact"
+    aggregation, helpers = _sums(made, aggregation, helpers, seeded)
+    keys = folder.resolve() / "keys"
     serving = Serving(
-        nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport, seeded=seeded
-    )
+        nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport,
+        seeded=seeded, aggregation=aggregation, helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
+    )  # fmt: skip
     place = private_folder(folder, close=True) / "server"
     write(place / "recipe.toml", to_toml(made))
     serving.write(place / FILE)
@@ -98,9 +113,10 @@ def keys(
     folder: Annotated[Path, typer.Argument(help="Folder for the files; nothing in it is written over.")],
     host: Hosts,
     node: Devices = None,
+    helper: Helpers = None,
 ) -> None:
-    """Make the certificates of a server and a key pair for each device; says which file goes where."""
-    from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
+    """Make the certificates of a server and keys for each device and helper; says which file goes where."""
+    from selfsame.deploy.flower.keys import make_helper, make_node, make_server, read_fingerprint
 
     if not (folder / "ca.pem").is_file():
         make_server(folder, host)
@@ -111,6 +127,11 @@ def keys(
         make_node(folder, name)
         public = folder / f"{name}.pub"
         typer.echo(f"{folder}/{name}.key  to that device alone; {name}.pub is registered ({read_fingerprint(public)})")
+    for name in helper or ():
+        make_helper(folder, name)
+        public = folder / f"{name}.pub"
+        typer.echo(f"{folder}/{name}.key, {name}.seal  to that helper alone, with the devices' NAME.pub files")
+        typer.echo(f"{folder}/{name}.helper  to the server; {name}.pub is registered ({read_fingerprint(public)})")
 
 
 @app.command(short_help="Write the commands that let a node run selfsame's app alone.")
@@ -149,6 +170,30 @@ def _named(recipe: Path | None) -> str:
     return str(part.get("name", "")) if isinstance(part, dict) else ""
 
 
+def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: bool) -> tuple[str, int]:
+    """(how updates are added up, how many helpers): masked, unless something else was asked for."""
+    from selfsame.config.recipe import AGGREGATIONS
+    from selfsame.fields import one_of
+    from selfsame.methods import SplitLoss, method_class
+    from selfsame.report.words import CLEAR
+
+    if issubclass(method_class(recipe.method.name), SplitLoss):  # its enclave adds up
+        return "", 0
+    if aggregation is None:
+        asked = recipe.sums.aggregation if recipe.sums.summed else "masked"
+        aggregation = "clear" if helpers == 0 or (seeded and not helpers) else asked
+    one_of("--aggregation", aggregation, AGGREGATIONS)
+    if aggregation != "masked":
+        if helpers:
+            raise SelfsameError(f"--helpers {helpers}: {aggregation} sums have no masks to take off")
+        if aggregation == "clear":
+            print(f"selfsame: {CLEAR}", file=sys.stderr)
+        return aggregation, 0
+    if helpers == 0:
+        raise SelfsameError("--helpers 0: masks need somebody to take them off; name 1 or more, or clear sums")
+    return aggregation, 1 if helpers is None else helpers
+
+
 def _fits(recipe: Recipe, nodes: int) -> None:
     """Whether the nodes' samples can be named without files."""
     from selfsame.data import DATASETS, load
@@ -182,7 +227,7 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     try:
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
-            with Cluster(folder, samples, extra) as cluster:
+            with Cluster(folder, samples, extra, len(serving.helpers)) as cluster:
                 watch = Watch(cluster, folder / "server")
                 for completed, now in watch.run():
                     bar.update(task, completed=completed, now=now)

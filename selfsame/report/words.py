@@ -16,6 +16,10 @@ SIGHTS = {
     "server": "server",
     "public": "everyone",
 }
+CLEAR = (
+    "updates travel in the clear: the server reads each device's update, and one is enough to read the vector that "
+    "stands for its owner. --aggregation masked or enclave shows it sums alone."
+)
 REMEDIES = {
     "collapsed": "Every class ended at nearly the same place, so its other figures mean nothing. Give the term that "
     "pushes classes apart more weight, lower the learning rate, or start from a pretrained network.",

@@ -22,8 +22,10 @@ from selfsame.files import private_folder, read_text
 
 KNOWN = (
     "samples", "state", "key", "conditions", "owner", "simulate", "agreed", "methods",
-    "measurements", "statuses", "collateral", "simulated-enclave",
+    "measurements", "statuses", "collateral", "simulated-enclave", "private",
 )  # fmt: skip
+
+HELPER = ("helper", "devices", "state", "key", "least-group")
 
 app = ClientApp()
 
@@ -33,7 +35,9 @@ def train(message: Message, context: Context) -> Message:
     payload = unwrap(message)
     if payload is None:
         raise SelfsameError("message: not one of selfsame's")
-    return Message(wrap(open_device(context.node_config, is_split(payload)).reply(payload)), reply_to=message)
+    config = context.node_config
+    node = open_helper(config) if "helper" in config else open_device(config, is_split(payload))
+    return Message(wrap(node.reply(payload)), reply_to=message)
 
 
 app.train()(train)
@@ -50,6 +54,20 @@ def is_split(payload: bytes) -> bool:
         return False
     terms = said.get("agreement")
     return kind in ("embed", "derive") or (type(terms) is dict and terms.get("format") == SplitAgreement.FORMAT)
+
+
+def open_helper(config: Mapping[str, Any]) -> Any:
+    """The helper that a node's configuration describes."""
+    unknown, missing = sorted(set(config) - set(HELPER)), [name for name in HELPER[:4] if not config.get(name)]
+    if unknown or missing:
+        raise SelfsameError(
+            f"node configuration: a helper has {', '.join(HELPER)}; check {', '.join(unknown + missing)}"
+        )
+    from selfsame.deploy.aggregation.helper import Helper, read_keys
+
+    folder = private_folder(Path(str(config["state"]))) / read_fingerprint(Path(str(config["key"])))
+    devices = Path(str(config["devices"]))
+    return Helper(folder, read_keys(Path(str(config["helper"]))), devices, int(config.get("least-group", 2)))
 
 
 def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
@@ -73,7 +91,9 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
     if not split:
         from selfsame.deploy.device import Device
 
-        return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), **common)
+        private = Path(str(config.get("private") or Path(str(config["key"])).with_suffix(".key")))
+        signer = private if private.exists() else None
+        return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), signer=signer, **common)
     from selfsame.deploy.split.attest import Policy
     from selfsame.deploy.split.device import SplitDevice
 

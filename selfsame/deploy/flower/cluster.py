@@ -53,6 +53,10 @@ SETTINGS = {
 }
 
 
+def helper_names(count: int) -> list[str]:
+    return [f"helper-{number}" for number in range(count)]
+
+
 def tool(name: str) -> str:
     """Where a command of Flower's is: beside this Python, or on the path."""
     beside = Path(sys.executable).with_name(name)
@@ -90,19 +94,25 @@ class Node:
 class Cluster:
     """Used with `with`: everything is down again at the end, whatever happened."""
 
-    def __init__(self, folder: Path, samples: Sequence[str], extra: Mapping[str, str | bool] | None = None) -> None:
-        """`samples` has one entry a node: its folder, or digits:K; `extra` is added to every node's configuration."""
+    def __init__(
+        self, folder: Path, samples: Sequence[str], extra: Mapping[str, str | bool] | None = None, helpers: int = 0
+    ) -> None:
+        """`samples` has one entry per device: its folder, or digits:K. `helpers`: how many nodes take masks off.
+
+        `extra` is added to every device's configuration.
+        """
         tool("flower-superlink")
         self.folder = private_folder(folder.resolve(), close=True)
         self.keys = self.folder / "keys"
         self.mark = f"{os.getpid()}-{os.urandom(8).hex()}"
         self.superlink: subprocess.Popen[bytes] | None = None
-        self.port, *ports = free_ports(1 + len(samples))
+        self.port, *ports = free_ports(1 + len(samples) + helpers)
         self.entry = self.port  # where nodes connect: the SuperLink itself, or a proxy before it
         if not self.keys.is_dir():
             keys.make_server(self.keys, [HOST, "localhost"])
         self.nodes: list[Node] = []
-        for number, (place, port) in enumerate(zip(samples, ports, strict=True)):
+        register = private_folder(self.folder / "register", close=True)
+        for number, (place, port) in enumerate(zip(samples, ports, strict=False)):
             name = f"node-{number}"
             if not (self.keys / f"{name}.pub").is_file():
                 keys.make_node(self.keys, name)
@@ -113,6 +123,16 @@ class Cluster:
                 **(extra or {}),
             }
             self.nodes.append(Node(name, config, port))
+            shutil.copyfile(self.keys / f"{name}.pub", register / f"{name}.pub")
+        for name, port in zip(helper_names(helpers), ports[len(samples) :], strict=True):
+            if not (self.keys / f"{name}.helper").is_file():
+                keys.make_helper(self.keys, name)
+            self.nodes.append(Node(name, {
+                "helper": str(self.keys / f"{name}.seal"),
+                "devices": str(register),
+                "state": str(self.folder / "nodes" / name / "state"),
+                "key": str(self.keys / f"{name}.pub"),
+            }, port))  # fmt: skip
         self.app = write_bundle(self.folder)
         self.guard = write_guard(self.folder / "guard")
         self._configure()

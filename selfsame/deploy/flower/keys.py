@@ -120,6 +120,17 @@ def make_node(folder: Path, name: str) -> None:
     _write(folder / f"{name}.pub", public + b"\n")
 
 
+def make_helper(folder: Path, name: str) -> None:
+    """A node's keys for one that takes masks off: NAME.seal, which stays there too, and NAME.helper for the server."""
+    from selfsame.deploy.aggregation.helper import make_keys
+    from selfsame.deploy.aggregation.signing import Signer
+    from selfsame.deploy.aggregation.terms import HelperTerms
+
+    make_node(folder, name)
+    public = make_keys(folder / f"{name}.seal")
+    HelperTerms.signed(Signer.read(folder / f"{name}.key").key, public).write(folder / f"{name}.helper")
+
+
 def fingerprint(public: bytes) -> str:
     """The node's name everywhere: a hash of its public key as Flower carries it (PEM)."""
     return hashlib.sha256(public).hexdigest()[:32]

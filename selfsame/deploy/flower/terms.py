@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ class Serving:
     transport: str = "exact"  # or half
     seeded: bool = False  # private draws from the recipe's seed: for trying and tests alone
     enclave: str = ""  # the command that starts FDML's enclave; without, a plain process with a simulated quote
+    aggregation: str = ""  # clear, masked or enclave; empty: masked where there are helpers, else as the recipe says
+    helpers: tuple[str, ...] = ()  # their NAME.helper files
     samples: SampleForm | None = None  # without, the recipe's data set is loaded
 
     def terms(self, recipe: Recipe) -> Terms:
@@ -57,6 +59,13 @@ class Serving:
             recipe, recipe.cohort.size or self.nodes, answer_wait=self.answer_wait, embedding_wait=self.embedding_wait,
             registration=self.registration, fewest=self.fewest
         )  # fmt: skip
+
+    def applied(self, recipe: Recipe) -> Recipe:
+        """The recipe with the aggregation that is served, and groups where sums are released."""
+        if issubclass(method_class(recipe.method.name), SplitLoss):
+            return recipe
+        mode = self.aggregation or ("masked" if self.helpers else recipe.sums.aggregation)
+        return replace(recipe, sums=replace(recipe.sums, aggregation=mode))
 
     @staticmethod
     def read(path: Path) -> Serving:
@@ -70,8 +79,8 @@ class Serving:
 @contextmanager
 def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
     """(the server of a folder, how long a message may take, how many nodes to wait for)."""
-    recipe = from_mapping(read_toml(folder / "recipe.toml"))
     serving = Serving.read(folder / FILE)
+    recipe = serving.applied(from_mapping(read_toml(folder / "recipe.toml")))
     terms = serving.terms(recipe)
     patience = max(terms.answer_wait, terms.embedding_wait)
     known = None if serving.samples is None else without_samples(**vars(serving.samples))
@@ -86,6 +95,9 @@ def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
         with SplitServer(folder / RUN, recipe, terms, enclave=start, **options) as split:
             yield split, patience, serving.nodes
         return
+    from selfsame.deploy.aggregation.terms import HelperTerms
     from selfsame.deploy.server import Server
 
-    yield Server(folder / RUN, recipe, terms, **options), patience, serving.nodes
+    helpers = [HelperTerms.read(Path(path)) for path in serving.helpers] if recipe.sums.summed else []
+    server = Server(folder / RUN, recipe, terms, helpers=helpers, **options)
+    yield server, patience, serving.nodes + len(helpers)
