@@ -21,7 +21,7 @@ from selfsame.enclave import quote
 from selfsame.enclave.door import Attest, Door
 from selfsame.enclave.ledger import Ledger, Rules
 from selfsame.enclave.mandate import SumPlan
-from selfsame.enclave.message import Denied, Order, clipped, pack, packed_size, unpack
+from selfsame.enclave.message import Denied, Order, pack, packed_size, unpack, within
 from selfsame.enclave.noise import Draw, add_gaussian
 from selfsame.enclave.records import (
     HASH,
@@ -38,6 +38,7 @@ from selfsame.enclave.records import (
 _NUMBER = struct.Struct("<Q")
 _WEIGHT = struct.Struct("<I")
 _REGISTER = b"selfsame register 1\n"
+_PIECE = 1 << 16  # numbers that are added at a time
 _MOST = 1 << 24  # bytes of a register or of a group: some 60,000 devices
 
 
@@ -139,7 +140,9 @@ class Adder(Door):
             if known is None or known.latest != record.digest() or (most and known.exceptions >= most):
                 raise Denied("stand-in")  # what is in the sum cannot be taken out again
         update_1P, weight = self._opened(open_record(record, self._private, context))
-        current.sum_P += weight * clipped(update_1P, self._plan.clip)[0]
+        factor = weight * within(update_1P, self._plan.clip)[0]
+        for start in range(0, len(current.sum_P), _PIECE):
+            current.sum_P[start : start + _PIECE] += factor * update_1P[0, start : start + _PIECE]
         current.weight += weight
         into[name] = record.digest()
         self.accepted["stand-in" if into is current.old else "update"] += 1

@@ -124,9 +124,13 @@ def unpack(data: bytes, most_rows: int, columns: int) -> NDArray[np.float32]:
 
 def clipped(array_RC: NDArray[np.float32], longest: float) -> NDArray[np.float64]:
     """The rows in double precision, each scaled down to the length `longest` where it is longer."""
-    wide_RC = array_RC.astype(np.float64)
-    length_R = np.sqrt(np.einsum("rc,rc->r", wide_RC, wide_RC))
-    return wide_RC * (longest / np.maximum(length_R, longest))[:, None]
+    return array_RC * within(array_RC, longest)[:, None]
+
+
+def within(array_RC: NDArray[np.float32], longest: float) -> NDArray[np.float64]:
+    """By how much to multiply each row so that none is longer than `longest`."""
+    length_R = np.sqrt(np.einsum("rc,rc->r", array_RC, array_RC, dtype=np.float64))
+    return longest / np.maximum(length_R, longest)
 
 
 def packed_size(rows: int, columns: int) -> int:
