@@ -23,12 +23,12 @@ from selfsame.data import Federation, load, without_samples
 from selfsame.deploy.codec import Field, Spec, decode, encode
 from selfsame.deploy.device import Device
 from selfsame.deploy.folder import Seat
-from selfsame.deploy.host import Ask
+from selfsame.deploy.host import Ask, rates
 from selfsame.deploy.schedule import Terms
-from selfsame.deploy.server import Limits, Server, absorb_answers
+from selfsame.deploy.server import Server
 from selfsame.engine.plan import Start, make_plan, rate
 from selfsame.engine.problem import Problem
-from selfsame.engine.reference import Answer, client_update
+from selfsame.engine.reference import Answer, client_update, take_answers
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
@@ -73,7 +73,6 @@ def sizes(name: str, transport: str, samples: torch.Tensor) -> tuple[int, int, i
             Terms(required=1, fewest=0),
             federation=federation,
             transport=transport,
-            limits=Limits(update=1e6, field=1e6),
         )
         device = Device(Path(folder) / "node", samples)
         server.begin(["node"], 0.0)
@@ -130,7 +129,7 @@ def by_codec(problem: Problem, transport: str) -> State:
             weight = float(problem.federation.count_N[client]) if recipe.cohort.weights == "samples" else 1.0
             leaves = {name: value.clone() for name, value in leaves.items()}
             answers.append(Answer(client, int(who.class_M), weight, theta_P, leaves))
-        absorb_answers(problem, state, answers)
+        take_answers(problem, state, answers, *rates(problem.recipe, state.round), state.round)
         state.round += 1
     return state
 

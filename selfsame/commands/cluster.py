@@ -178,7 +178,7 @@ def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: 
     from selfsame.config.recipe import AGGREGATIONS
     from selfsame.fields import one_of
     from selfsame.methods import SplitLoss, method_class
-    from selfsame.report.words import CLEAR
+    from selfsame.report import words
 
     if issubclass(method_class(recipe.method.name), SplitLoss):  # its enclave adds up
         return "", 0
@@ -190,7 +190,7 @@ def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: 
         if helpers:
             raise SelfsameError(f"--helpers {helpers}: {aggregation} sums have no masks to take off")
         if aggregation == "clear":
-            print(f"selfsame: {CLEAR}", file=sys.stderr)
+            print(f"selfsame: clear: {words.AGGREGATIONS['clear']}", file=sys.stderr)
         return aggregation, 0
     if helpers == 0:
         raise SelfsameError("--helpers 0: masks need somebody to take them off; name 1 or more, or clear sums")

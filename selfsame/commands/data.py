@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from selfsame.commands.options import Own, PathTo
+from selfsame.commands.options import Aggregation, Own, PathTo
 from selfsame.commands.progress import loading, table_of
 from selfsame.errors import SelfsameError
 
@@ -37,16 +37,24 @@ def _first_line(kind: type) -> str:
 def wire(
     method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
     settings: Own = None,
+    aggregation: Aggregation = None,
 ) -> None:
     """Print every field that leaves or stays, and who sees it."""
-    from selfsame.config.recipe import bare_options
+    from selfsame.config.recipe import NamedPart, Recipe, SumsPart, bare_options
+    from selfsame.engine.sums import check_sums
     from selfsame.methods import make
-    from selfsame.report.words import sight_words
+    from selfsame.report.words import aggregation_words, sight_words
     from selfsame.runs.summary import wire_rows
 
-    found = wire_rows(make(method, bare_options(settings)).wire)
+    sums = SumsPart(aggregation or "clear")
+    made = make(method, bare_options(settings))
+    check_sums(Recipe(NamedPart(method), sums=sums), made)
+    found = wire_rows(made.wire, sums.summed)
     rows = [(name, way, sight_words(sight), what) for name, way, sight, what in found]
     table_of(rows, "field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
+    said = aggregation_words(sums.aggregation, found)
+    if said:
+        typer.echo(said)
 
 
 class _Data(TyperGroup):

@@ -32,6 +32,13 @@ Compile = Annotated[
     typer.Option(help="torch.compile and CUDA graphs: auto (on CUDA), on, off, or graphs alone."),
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, cohort or reference (one client at a time).")]
+Aggregation = Annotated[
+    str | None,
+    typer.Option(
+        help="How updates are added up: clear (the server reads each), masked or enclave (sums over groups alone).",
+        show_default="clear, or the recipe's",
+    ),
+]
 Base = Annotated[
     Path | None, typer.Option("--recipe", help="Recipe (TOML) to start from in place of the tuned preset.")
 ]
@@ -39,8 +46,11 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by 
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
-def given_tables(data: str | None = None, path: Path | None = None, **run: Any) -> dict[str, dict[str, Any]]:
+def given_tables(
+    data: str | None = None, path: Path | None = None, aggregation: str | None = None, **run: Any
+) -> dict[str, dict[str, Any]]:
     """The options that were given, as the tables of a recipe."""
-    parts = {"data": {"name": data, "path": None if path is None else str(path)}, "run": run}
+    where = None if path is None else str(path)
+    parts = {"data": {"name": data, "path": where}, "sums": {"aggregation": aggregation}, "run": run}
     found = {part: {key: value for key, value in table.items() if value is not None} for part, table in parts.items()}
     return {part: table for part, table in found.items() if table}

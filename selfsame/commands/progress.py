@@ -116,6 +116,8 @@ def show_run(run: Run, shown: RunView | None, folder: Path) -> None:
     if shown is None:
         return
     show([shown], folder / "report.html", f"{run.title} on {run.problem.federation.name}")
+    if "aggregation" in shown.facts:
+        typer.echo(shown.facts["aggregation"])
     ranks = run.problem.ranks
     if ranks.active and ranks.crossed:
         typer.echo(f"{ranks.words}: {ranks.crossing_words()}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfsame.commands.options import (
+    Aggregation,
     Base,
     Compile,
     Data,
@@ -41,6 +42,7 @@ def train(
     precision: Precision = None,
     compile: Compile = None,
     engine: EngineName = None,
+    aggregation: Aggregation = None,
     recipe: Base = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -50,8 +52,9 @@ def train(
     from selfsame.runs.run import new_folder, start
 
     given = given_tables(
-        data, path, rounds=rounds, seed=seed, device=device, precision=precision, compile=compile, engine=engine
-    )
+        data, path, aggregation,
+        rounds=rounds, seed=seed, device=device, precision=precision, compile=compile, engine=engine,
+    )  # fmt: skip
     with among_ranks() as ranks:
         made = make_recipe(method, recipe, given, settings or [])
         folder = out or new_folder(f"{short_name(method)}-{made.data.name}")

@@ -50,6 +50,9 @@ def check(asked: Asked, register: Mapping[str, bytes], recipient: bytes) -> None
     unknown = [name for name in asked.members if name not in register]
     if unknown:
         raise Denied("device", unknown)
+    strangers = sorted(set(names) - set(asked.members))
+    if strangers:
+        raise Denied("group", strangers)
     context = asked.context
     bad: dict[str, str] = {}
     for name, record in asked.fresh().items():

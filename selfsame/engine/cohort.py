@@ -20,6 +20,7 @@ from selfsame.engine.problem import Problem
 from selfsame.engine.ranks import shards
 from selfsame.engine.settle import LocalWork, derivatives, moved, normalised, over, own_loss
 from selfsame.engine.state import State
+from selfsame.engine.sums import Sums
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.methods.wire import finite_rows
 
@@ -28,7 +29,8 @@ def fused(problem: Problem) -> bool:
     """Whether the whole cohort can run as a single weighted pass."""
     method = problem.method
     one_step = steps_a_round(problem.recipe.local, problem.longest) == 1
-    return one_step and method.federated and not method.needs_final_embedding
+    alike = method.federated and problem.sums is None  # what is clipped or rounded is every client's own update
+    return one_step and alike and not method.needs_final_embedding
 
 
 def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
@@ -41,15 +43,17 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
     rows = shards.fetch(problem, state, everyone)
     sent = method.send(state.server, who) if rows is None else rows.send(method, who)
     method.wire.check_down(sent)
-    start = Start(who, own, sent, turn.lr, turn.number, _counts(problem, who))
+    start = Start(who, own, sent, turn.lr, turn.number, problem.counts(who.client_M))
     batches = problem.batches(who.client_M, turn.number) if turn.batches is None else turn.batches
     work = (_fused_steps if fused(problem) else _stacked_steps)(problem, state, start, batches)
     method.wire.check_up(work.leaves, own, work.mine, work.stays)
     summed: Callable[[], Update] | None = None
     if ranks.active:
         work, summed = _of_all_ranks(problem, work, who, everyone)
+    state.refused += (turn.alive_M & (work.weight_M == 0)).sum()
+    if problem.sums is not None:
+        work = _released(problem, problem.sums, state, turn, work)
     answered = Cohort(client_M, everyone.class_M, work.weight_M > 0)
-    state.refused += (turn.alive_M & ~answered.alive_M).sum()
     # Nobody is left: nothing changes. On CUDA, where asking would wait for the device, momentum goes on for this round.
     if model.device.type == "cpu" and not bool(answered.alive_M.any()):
         if summed is not None:
@@ -71,6 +75,21 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
         part = problem.recipe.server
         problem.tools.server_step(part, state.optim, state.theta_P, update, turn.lr, turn.server_lr)
     return (torch.where(answered.alive_M, work.loss_M, 0) * work.weight_M).sum()
+
+
+def _released(problem: Problem, sums: Sums, state: State, turn: Turn, work: LocalWork) -> LocalWork:
+    """The work with the whole group's update, stand-ins included; that of nobody where too few have answered."""
+    assert work.change_MP is not None
+    fresh_M = work.weight_M > 0
+    enough = fresh_M.sum() >= sums.least
+    member_M = torch.ones_like(fresh_M) if turn.member_M is None else turn.member_M
+    count_M = problem.counts(turn.client_M)
+    weight_M = torch.ones_like(turn.client_M) if count_M is None else count_M
+    mean_P = sums.add_up(
+        state.last, turn.client_M, member_M & enough, fresh_M & enough, work.change_MP, weight_M,
+        lambda purpose, client_M: problem.stream(purpose, client_M, turn.number),
+    )  # fmt: skip
+    return replace(work, weight_M=work.weight_M * enough, update=Update([mean_P * -enough.to(mean_P.dtype)], 1.0))
 
 
 def _of_all_ranks(
@@ -99,7 +118,7 @@ def _of_all_ranks(
         loss_M=found["loss"],
         stays={name: found[f"stays.{name}"] for name in work.stays},
         leaves={name: found[f"leaves.{name}"] for name in work.leaves},
-        weight_M=normalised(everyone, good_M, _counts(problem, everyone), dtype),
+        weight_M=normalised(everyone, good_M, problem.counts(everyone.client_M), dtype),
         alone_MP=found.get("network"),
     )
     if work.update is None or summed is None:
@@ -110,13 +129,8 @@ def _of_all_ranks(
 
 def _heard(problem: Problem, who: Cohort, answered_M: Tensor) -> Tensor:
     """What the clients that answered weigh together, before it is divided by."""
-    count_M = _counts(problem, who)
+    count_M = problem.counts(who.client_M)
     return (answered_M if count_M is None else answered_M * count_M).sum().to(problem.model.dtype)
-
-
-def _counts(problem: Problem, who: Cohort) -> Tensor | None:
-    """The clients' numbers of samples, where these weigh their updates."""
-    return problem.federation.count_N[who.client_M] if problem.recipe.cohort.weights == "samples" else None
 
 
 def _fused_steps(problem: Problem, state: State, start: Start, batches: Iterable[Batch]) -> LocalWork:
@@ -188,5 +202,7 @@ def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterab
     work = LocalWork(loss_M / steps_M.clamp(min=1), mine, stays, leaves, weight_M)
     if state.alone_NP is not None:
         return replace(work, alone_MP=theta_MP)
-    change_MP = torch.where((weight_M > 0)[:, None], start_MP - theta_MP, 0)
-    return replace(work, update=Update([weight_M @ change_MP], 1.0))
+    change_MP = torch.where((weight_M > 0)[:, None], theta_MP - start_MP, 0)
+    if problem.sums is not None:
+        return replace(work, change_MP=change_MP)
+    return replace(work, update=Update([weight_M @ change_MP], -1.0))

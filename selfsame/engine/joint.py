@@ -40,6 +40,13 @@ def check_split(recipe: Recipe, method: LocalLoss, size: int, clients: int) -> N
             f"local.steps: {recipe.method.name} exchanges embeddings and derivatives once a round; leave it 1, "
             "and local.epochs 0"
         )
+    if recipe.cohort.sampling == "groups":
+        raise SelfsameError(
+            f"cohort.sampling: {recipe.method.name} uses the first embeddings that arrive, whose they may be, and the "
+            "enclave alone sees them; choose uniform, round-robin or all"
+        )
+    if recipe.cohort.cap:
+        raise SelfsameError(f"cohort.cap: {recipe.method.name} weighs devices by one batch; lower local.batch instead")
     if asked(recipe, size) > clients:
         raise SelfsameError(f"split.over: {asked(recipe, size)} clients asked for, the federation has {clients}")
     if recipe.split.most and size * recipe.run.rounds > clients * recipe.split.most:

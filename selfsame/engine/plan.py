@@ -12,6 +12,7 @@ from torch import Tensor
 
 from selfsame.config.recipe import LocalPart, Recipe, ServerPart
 from selfsame.engine.batches import Batch
+from selfsame.engine.groups import in_turn
 from selfsame.engine.turnout import turnout
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
@@ -29,6 +30,7 @@ class Turn:
     server_lr: Tensor
     number: int | Tensor
     batches: Iterable[Batch] | None = None  # of this process's clients, where they have been drawn ahead
+    member_M: Tensor | None = None  # who was asked, where some places are filled with clients that were not
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,14 @@ class Plan:
     alive_TM: Tensor
     lr_T: Tensor
     server_lr_T: Tensor
+    member_TM: Tensor | None = None  # who is asked: a smaller group than others leaves places empty; None: all
 
     def __len__(self) -> int:
         return len(self.lr_T)
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.client_TM, self.alive_TM, self.lr_T, self.server_lr_T
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        member_TM = torch.ones_like(self.alive_TM) if self.member_TM is None else self.member_TM
+        return self.client_TM, self.alive_TM, self.lr_T, self.server_lr_T, member_TM
 
     def to(self, device: torch.device | str) -> Plan:
         return Plan(self.first, *(part.to(device) for part in self.tensors()))
@@ -117,14 +121,19 @@ def make_plan(recipe: Recipe, first: int, count: int, present: int, taken_N: Ten
     """
     size = min(cohort_size(recipe, present) if not recipe.cohort.late else recipe.cohort.size or present, present)
     rounds = range(first, first + count)
+    member: np.ndarray | None = None
     if issubclass(method_class(recipe.method.name), SplitLoss):
         client, alive = _turnouts(recipe, rounds, size, present, taken_N)
     else:
-        client = np.stack([choose(recipe, t, size, present) for t in rounds])
-        alive = np.ones((count, size), dtype=bool)
+        if recipe.cohort.sampling == "groups":
+            client, member = in_turn(recipe, rounds, present)
+        else:
+            client = np.stack([choose(recipe, t, size, present) for t in rounds])
+        alive = np.ones(client.shape, dtype=bool) if member is None else member.copy()
         if recipe.cohort.dropout:
             for row, t in enumerate(rounds):
-                alive[row] = host_generator(recipe.run.seed, "dropout", t).random(size) >= recipe.cohort.dropout
+                draw = host_generator(recipe.run.seed, "dropout", t).random(client.shape[1])
+                alive[row] &= draw >= recipe.cohort.dropout
     total = recipe.run.rounds
     return Plan(
         first,
@@ -132,4 +141,5 @@ def make_plan(recipe: Recipe, first: int, count: int, present: int, taken_N: Ten
         torch.from_numpy(alive),
         torch.tensor([rate(recipe.local, t, total) for t in rounds], dtype=torch.float64),
         torch.tensor([rate(recipe.server, t, total) for t in rounds], dtype=torch.float64),
+        None if member is None else torch.from_numpy(member),
     )

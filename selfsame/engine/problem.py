@@ -15,6 +15,7 @@ from selfsame.engine.batches import Batch, Sampler, draw_ahead, local_batches, s
 from selfsame.engine.model import Model
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.settle import LocalWork, settle
+from selfsame.engine.sums import Sums
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
 from selfsame.streams import Stream
 
@@ -52,6 +53,7 @@ class Problem:
     tools: Tools
     zero_1: Tensor  # the server's own number among the clients
     ranks: Ranks = ALONE
+    sums: Sums | None = None  # None: the server sees every update
 
     @staticmethod
     def of(
@@ -61,10 +63,19 @@ class Problem:
         tools = Tools.of(method, model.compiled, federation.source.on_host)
         here = federation.to(model.device), world.to(model.device)
         zero_1 = torch.zeros(1, dtype=torch.int64, device=model.device)
-        return Problem(recipe, method, model, *here, longest, tools, zero_1, ranks)
+        sums = Sums.of(recipe, world.clients, longest)
+        return Problem(recipe, method, model, *here, longest, tools, zero_1, ranks, sums)
 
     def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
         return Cohort(client_M, self.world.class_of_N[client_M], alive_M)
+
+    def counts(self, client_M: Tensor) -> Tensor | None:
+        """What weighs the clients' updates: their numbers of samples up to the cap; None: all weigh the same."""
+        part = self.recipe.cohort
+        if part.weights != "samples":
+            return None
+        count_M = self.federation.count_N[client_M]
+        return count_M.clamp(max=part.cap) if part.cap else count_M
 
     def stream(self, purpose: str, client_M: Tensor, *rest: int | Tensor) -> Stream:
         return Stream.later(self.recipe.run.seed, purpose, client_M, *rest)

@@ -13,8 +13,10 @@ from selfsame.engine import optimisers
 from selfsame.engine.plan import Start, Turn
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State
+from selfsame.engine.sums import Sums
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.methods.wire import finite_rows
+from selfsame.streams import Stream
 
 
 def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tensor, Fields, Fields, float]:
@@ -67,6 +69,20 @@ def take_answers(
     mean_P = torch.zeros_like(state.theta_P)
     for answer in answers:
         mean_P += answer.weight / total * answer.theta_P
+    take_mean(problem, state, answers, mean_P, lr, server_lr, number)
+
+
+def take_mean(
+    problem: Problem,
+    state: State,
+    answers: Sequence[Answer],
+    mean_P: Tensor,
+    lr: Tensor,
+    server_lr: Tensor,
+    number: int,
+) -> None:
+    """The same where the mean of the networks is given, from a sum in which nobody's network can be seen."""
+    total = sum(answer.weight for answer in answers)
     device = state.theta_P.device
     everyone = Cohort(
         torch.tensor([answer.client for answer in answers], device=device),
@@ -83,7 +99,7 @@ def take_answers(
 def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
     """One round on `state`, in place; returns the weighted mean loss."""
     assert isinstance(turn.number, int)
-    method, recipe, client_M, alive_M = problem.method, problem.recipe, turn.client_M, turn.alive_M
+    method, client_M, alive_M = problem.method, turn.client_M, turn.alive_M
     answers = []
     for client in client_M[alive_M].tolist():
         who = problem.cohort(torch.tensor([client], device=client_M.device), alive_M.new_ones(1))
@@ -95,9 +111,10 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
         if not bool(finite_rows(theta[None], theta.new_tensor([loss]), *stays.values(), *leaves.values())):
             state.refused += 1
             continue
-        weight = float(problem.federation.count_N[client]) if recipe.cohort.weights == "samples" else 1.0
+        count_1 = problem.counts(who.client_M)
+        weight = 1.0 if count_1 is None else float(count_1)
         answers.append((Answer(client, int(who.class_M), weight, theta, leaves), stays, loss))
-    if not answers:
+    if len(answers) < (1 if problem.sums is None else problem.sums.least):
         return state.theta_P.new_zeros(())
     for answer, stays, _ in answers:
         client_1 = torch.tensor([answer.client], device=client_M.device)
@@ -105,6 +122,36 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
             put_rows(state.own[name], client_1, rows, alive_M.new_ones(1))
         if state.alone_NP is not None:
             state.alone_NP[client_1] = answer.theta_P
-    take_answers(problem, state, [answer for answer, *_ in answers], turn.lr, turn.server_lr, turn.number)
+    told = [answer for answer, *_ in answers]
+    if problem.sums is None:
+        take_answers(problem, state, told, turn.lr, turn.server_lr, turn.number)
+    else:
+        mean_P = state.theta_P + _add_up(problem, problem.sums, state, turn, told)
+        take_mean(problem, state, told, mean_P, turn.lr, turn.server_lr, turn.number)
     total = sum(answer.weight for answer, *_ in answers)
     return torch.tensor(sum(a.weight / total * loss for a, _, loss in answers), dtype=state.theta_P.dtype)
+
+
+def _add_up(problem: Problem, sums: Sums, state: State, turn: Turn, answers: Sequence[Answer]) -> Tensor:
+    """The mean update of the whole group: what each member sent, or else sent last, added up one by one."""
+    fresh = {answer.client: answer for answer in answers}
+    member_M = torch.ones_like(turn.alive_M) if turn.member_M is None else turn.member_M
+
+    def draw(purpose: str, client_M: Tensor) -> Stream:
+        return problem.stream(purpose, client_M, turn.number)
+
+    sum_P = sums.nothing(state.theta_P)
+    for client in turn.client_M[member_M].tolist():
+        if client in fresh:
+            client_1 = torch.tensor([client], device=turn.client_M.device)
+            weight_1 = torch.full_like(client_1, int(fresh[client].weight))
+            update_P = fresh[client].theta_P - state.theta_P
+            sent_P = sums.contributions(client_1, update_P[None], weight_1, draw)[0]
+            sum_P += sent_P
+            if state.last:
+                state.last["contribution"][client] = sent_P
+                state.last["stood"][client] = 0
+        elif state.last and bool(sums.may_stand(state.last["stood"][client])):
+            sum_P += state.last["contribution"][client]
+            state.last["stood"][client] += 1
+    return sums.mean(sum_P, draw).to(state.theta_P.dtype)

@@ -49,6 +49,7 @@ class Engine:
         compiled = self.problem.model.compiled and self.name == "cohort"
         here = plan.to(self.problem.model.device)
         mine = self.problem.ranks.part(plan.client_TM.shape[1])
+        enough_T = self._enough(plan).tolist()
         ahead = 0
         if self.name == "cohort" and not compiled:
             ahead = rounds_ahead(self.problem.sampler, mine.stop - mine.start, _AHEAD, _AHEAD_BYTES_EAGER)
@@ -59,9 +60,9 @@ class Engine:
                 drawn = self.problem.batches_ahead(here.client_TM[t : t + ahead, mine], plan.first + t)
             batches = [Batch(*(part[t % ahead] for part in batch.parts())) for batch in drawn] if ahead else None
             number = torch.tensor(plan.first + t) if compiled else plan.first + t
-            client_M, alive_M, lr, server_lr = (part[t] for part in here.tensors())
-            if bool(plan.alive_TM[t].any()):  # a round that nobody answers changes nothing
-                turn = Turn(client_M, alive_M, lr, server_lr, number, batches)
+            client_M, alive_M, lr, server_lr, member_M = (part[t] for part in here.tensors())
+            if enough_T[t]:
+                turn = Turn(client_M, alive_M, lr, server_lr, number, batches, member_M)
                 losses.append(self._step(self.problem, state, turn))
             else:
                 losses.append(state.theta_P.new_zeros(()))
@@ -70,13 +71,17 @@ class Engine:
                 tick(1)
         return torch.stack(losses).to("cpu", torch.float64)
 
+    def _enough(self, plan: Plan) -> Tensor:
+        """Which rounds change something: nobody's answer changes nothing, nor do too few to release their sum."""
+        return plan.alive_TM.sum(1) >= (1 if self.problem.sums is None else self.problem.sums.least)
+
     def _replay(self, state: State, plan: Plan, tick: Callable[[int], None] | None) -> Tensor:
         if self._graph is None or self._graph.state is not state or self._graph.size != plan.client_TM.shape[1]:
             self._graph = _Graph(self.problem, state, plan.client_TM.shape[1], self._step)
         out = []
         for begin in range(0, len(plan), _BLOCK):
             block = plan.part(begin, begin + _BLOCK)
-            out.append(self._graph.run(block))
+            out.append(self._graph.run(block, self._enough(block).tolist()))
             state.round += len(block)
             if tick is not None:
                 tick(len(block))
@@ -117,9 +122,10 @@ class _Graph:
         self.slot.zero_()
 
     def _round(self) -> None:
-        client_M, alive_M, lr, server_lr = (part.index_select(0, self.place)[0] for part in self.plan.tensors())
+        parts = (part.index_select(0, self.place)[0] for part in self.plan.tensors())
+        client_M, alive_M, lr, server_lr, member_M = parts
         batches = [kept.each(lambda part: part.index_select(0, self.slot)[0]) for kept in self.kept]
-        turn = Turn(client_M, alive_M, lr, server_lr, self.number, batches if self.ahead else None)
+        turn = Turn(client_M, alive_M, lr, server_lr, self.number, batches if self.ahead else None, member_M)
         loss = self.step(self.problem, self.state, turn)
         self.loss_T.index_copy_(0, self.place, loss.reshape(1))
         self._next()
@@ -128,17 +134,17 @@ class _Graph:
         for counter in (self.place, self.number, self.slot):
             counter += 1
 
-    def run(self, block: Plan) -> Tensor:
+    def run(self, block: Plan, enough_T: list[bool]) -> Tensor:
+        """The losses of the block's rounds, of which some change nothing."""
         count = len(block)
         for buffer, values in zip(self.plan.tensors(), block.tensors(), strict=True):
             buffer[:count].copy_(values)
         self.place.zero_()
         self.number.fill_(block.first)
-        answered = block.alive_TM.any(1).tolist()
         for t in range(count):
             if self.ahead and t % self.ahead == 0:
                 self._draw(block.first, t)
-            if not answered[t]:
+            if not enough_T[t]:
                 self.loss_T[t] = 0
                 self._next()
             elif self.graph is not None:

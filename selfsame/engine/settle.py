@@ -32,6 +32,7 @@ class LocalWork:
     weight_M: Tensor  # omega_k over the clients that answered with finite values, 0 for the others
     update: Update | None = None
     alone_MP: Tensor | None = None  # the networks of clients that are not federated
+    change_MP: Tensor | None = None  # each client's update, 0 without an answer, where only their sum is released
 
 
 def own_loss(loss: Callable[..., Tensor], mask_MB: Tensor, mine: Fields, sent: Fields, who: Cohort) -> OwnLoss:

@@ -16,12 +16,16 @@ from selfsame.engine.plan import cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
+from selfsame.engine.sums import check_sums, with_sums
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
 
 
 def resolve(recipe: Recipe) -> Recipe:
-    """The recipe with the data set's own network filled in, so that it says everything."""
+    """The recipe with the data set's own network filled in, so that it says everything.
+
+    Where only sums are released, these are over fixed groups, whatever the recipe says of sampling.
+    """
     if not recipe.data.name:
         raise SelfsameError(f"data.name: name a data set; the data sets are: {', '.join(DATASETS)}")
     if recipe.data.name not in DATASETS:
@@ -31,7 +35,8 @@ def resolve(recipe: Recipe) -> Recipe:
     own = net.name in ("", data.net)
     options = {**(data.net_options if own else {}), **net.options}
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
-    return replace(recipe, net=NetPart(net.name or data.net, options, net.width or data.width))
+    cohort = replace(recipe.cohort, sampling="groups") if recipe.sums.summed else recipe.cohort
+    return replace(recipe, cohort=cohort, net=NetPart(net.name or data.net, options, net.width or data.width))
 
 
 def _with_features(recipe: Recipe, federation: Federation) -> Recipe:
@@ -47,6 +52,7 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     recipe = resolve(recipe)
     method = methods.make(recipe.method.name, recipe.method.options)
     check_shards(method, recipe.run.shard_tables)
+    check_sums(recipe, method)
     ranks.take_device(recipe.run)
     if federation is None:
         with ranks.in_turn():
@@ -60,4 +66,9 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    return Problem.of(recipe, method, Model(net, head, choose_machine(recipe.run)), federation, world, ranks)
+    model = Model(net, head, choose_machine(recipe.run))
+    length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
+    recipe = with_sums(recipe, federation.clients, length)
+    if recipe.sums.summed and ranks.active:
+        raise SelfsameError("sums.aggregation: torchrun adds updates up in the clear; train in one process")
+    return Problem.of(recipe, method, model, federation, world, ranks)

@@ -26,11 +26,12 @@ class State:
     present: int  # registered clients
     rows: int = 0  # of the class table, where this process holds a block of it
     losses: list[float] = field(default_factory=list)
+    last: Fields = field(default_factory=dict)  # what stands in for clients, where only sums are released
 
     def tensors(self) -> Fields:
         """The whole state by name, for checkpoints."""
         out = {"theta": self.theta_P, "refused": self.refused}
-        for part in ("optim", "own", "server"):
+        for part in ("optim", "own", "server", "last"):
             out |= {f"{part}.{name}": value for name, value in getattr(self, part).items()}
         if self.alone_NP is not None:
             out["alone"] = self.alone_NP
@@ -66,7 +67,15 @@ def begin(problem: Problem, present: int | None = None) -> State:
         alone_NP=None if method.federated else theta.repeat(present, 1),
         refused=torch.zeros((), dtype=torch.int64, device=model.device),
         present=present,
+        last=stand_ins(problem, theta, present),
     )
+
+
+def stand_ins(problem: Problem, theta_P: Tensor, clients: int) -> Fields:
+    """A row of what each of some clients sent last, where only sums are released and clients may drop out."""
+    if problem.sums is None or not problem.recipe.cohort.dropout:
+        return {}
+    return problem.sums.begin(clients, theta_P)
 
 
 def join(problem: Problem, state: State) -> None:
@@ -82,6 +91,8 @@ def join(problem: Problem, state: State) -> None:
     for name, table in tables.items():
         old = state.server[name]
         state.server[name] = torch.cat([old, table[len(old) :]])
+    for name, rows in stand_ins(problem, state.theta_P, len(new_R)).items():
+        state.last[name] = torch.cat([state.last[name], rows])
     if state.alone_NP is not None:
         state.alone_NP = torch.cat([state.alone_NP, model.first_theta.to(model.device).repeat(len(new_R), 1)])
     state.present = world.clients

@@ -53,9 +53,7 @@ class FixedPoint:
 
     def clipped(self, update_MP: Tensor) -> Tensor:
         """No update longer than the clip, no number of it larger than the reach."""
-        norm_M1 = torch.linalg.vector_norm(update_MP, dim=1, keepdim=True, dtype=torch.float64)
-        factor_M1 = (self.clip / norm_M1.clamp(min=self.clip)).to(update_MP.dtype)
-        return (update_MP * factor_M1).clamp(-self.reach, self.reach)
+        return shortened(update_MP, self.clip).clamp_(-self.reach, self.reach)
 
     def contribution(
         self, update_MP: Tensor, weight_M: Tensor, uniform_MP: Tensor, normal_MP: Tensor | None = None
@@ -67,13 +65,22 @@ class FixedPoint:
         share_M1 = (weight_M.double() / self.cap)[:, None]
         value_MP = self.clipped(update_MP).double().mul_(share_M1)
         if normal_MP is not None and self.noise:
-            value_MP.add_(normal_MP.clamp(-_TAIL, _TAIL) * self.noise)
+            value_MP.add_(normal_MP.double().clamp_(-_TAIL, _TAIL), alpha=self.noise)
         whole_MP = value_MP.div_(self.step).add_(uniform_MP).floor_().to(torch.int64)
         return torch.cat([whole_MP, weight_M.to(torch.int64)[:, None]], 1)
 
     def mean(self, sum_P: Tensor) -> tuple[Tensor, int]:
         """(the weighted mean of the updates, their weight) of a sum modulo 2^bits, in double precision."""
-        modulus = 2**self.bits
-        signed_P = torch.remainder(sum_P.to(torch.int64) + self.half, modulus) - self.half
-        weight = int(signed_P[-1])
-        return signed_P[:-1].double() * (self.step * self.cap / max(weight, 1)), weight
+        total_P, weight = self.total(sum_P)
+        return total_P / max(int(weight), 1), int(weight)
+
+    def total(self, sum_P: Tensor) -> tuple[Tensor, Tensor]:
+        """(the sum of weight times update in double precision, the sum of the weights) of a sum modulo 2^bits."""
+        signed_P = torch.remainder(sum_P.to(torch.int64) + self.half, 2**self.bits) - self.half
+        return signed_P[:-1].double() * (self.step * self.cap), signed_P[-1]
+
+
+def shortened(update_MP: Tensor, clip: float) -> Tensor:
+    """No update longer than the clip, L2."""
+    norm_M1 = torch.linalg.vector_norm(update_MP, dim=1, keepdim=True, dtype=torch.float64)
+    return update_MP * (clip / norm_M1.clamp(min=clip)).to(update_MP.dtype)

@@ -104,7 +104,7 @@ def _markdown(words: str) -> str:
 def cells(view: RunView) -> list[str]:
     """One row, in the order of `HEADINGS`."""
     rates = (percent(view.figure(name)) for name in ("p@1", "auroc", "eer", "leak", "recovered"))
-    more = [left_words(name, sight) for name, sight in view.left if name != "network update"]
+    more = [left_words(name, sight) for name, sight in view.left if name != "network update" or sight == "sum"]
     left = "; ".join(more) or ("network update only" if view.left else "nothing")
     return [view.title, *rates, left, duration(view.seconds)]
 

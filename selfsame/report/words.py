@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ SIGHTS = {
     "server": "server",
     "public": "everyone",
 }
-CLEAR = (
-    "updates travel in the clear: the server reads each device's update, and one is enough to read the vector that "
-    "stands for its owner. --aggregation masked or enclave shows it sums alone."
-)
+AGGREGATIONS = {
+    "clear": "the server reads every device's update, from which the vector that stands for its owner can be computed",
+    "masked": "the server sees updates only as the sum over a group, once helpers that see none took the masks off",
+    "enclave": "the server sees updates only as the sum over a group, which attested code clipped and added up",
+}
 REMEDIES = {
     "collapsed": "Every class ended at nearly the same place, so its other figures mean nothing. Give the term that "
     "pushes classes apart more weight, lower the learning rate, or start from a pretrained network.",
@@ -45,6 +46,19 @@ def sight_class(name: str) -> str:
 def left_words(field: str, sight: str) -> str:
     """A field that left the device, and who sees it."""
     return f"{field} → {sight_words(sight)}" if sight else field
+
+
+def aggregation_words(aggregation: str, rows: Sequence[tuple[str, str, str, str]], terms: str = "") -> str:
+    """What the server can read of updates, by a wire table; nothing where it gets none from devices."""
+    read = any(name == "network update" and sight in ("server", "sum") for name, _, sight, _ in rows)
+    return f"aggregation {aggregation}: {AGGREGATIONS[aggregation]}{terms}" if read else ""
+
+
+def group_words(sizes: Sequence[int], least: int) -> str:
+    """Over how many devices sums are, and from how many answers on there is one."""
+    few, most = min(sizes), max(sizes)
+    many = f"{few}" if few == most else f"{few} to {most}"
+    return f"; {len(sizes)} groups of {many} devices, nothing of fewer than {least} answers"
 
 
 def finding_words(finding: Mapping[str, Any]) -> str:

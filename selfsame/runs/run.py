@@ -16,6 +16,7 @@ from selfsame.config.recipe import Recipe, from_mapping, name_of, read_toml, to_
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.engine import checkpoint
+from selfsame.engine.groups import initially_present
 from selfsame.engine.machine import facts
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
@@ -192,12 +193,6 @@ class Run:
         }
 
 
-def _initially_present(recipe: Recipe, clients: int) -> int:
-    if not (recipe.cohort.late and recipe.cohort.join_round):
-        return clients
-    return max(1, clients - round(recipe.cohort.late * clients))
-
-
 def new_folder(name: str) -> Path:
     """The next free folder under runs/."""
     for number in range(1, 100000):
@@ -227,7 +222,7 @@ def start(
     if folder is not None:
         vacant(folder)
     problem = prepare(recipe, federation, ranks)
-    state = begin(problem, _initially_present(recipe, problem.world.clients))
+    state = begin(problem, initially_present(recipe, problem.world.clients))
     as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -248,7 +243,7 @@ def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = 
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
     problem = prepare(recipe, federation, ranks)
     saved = folder / "checkpoint" / "state.safetensors"
-    state = begin(problem, _initially_present(recipe, problem.world.clients))
+    state = begin(problem, initially_present(recipe, problem.world.clients))
     if ranks.first and saved.is_file():
         if checkpoint.peek(saved)["present"] == problem.world.clients:
             join(problem, state)

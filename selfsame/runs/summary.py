@@ -8,7 +8,9 @@ import numpy as np
 import torch
 
 from selfsame.config.recipe import to_toml
+from selfsame.engine.groups import groups_of
 from selfsame.engine.joint import privacy_spent
+from selfsame.engine.sums import noise_spent
 from selfsame.errors import SelfsameError
 from selfsame.files import parse_json, read_text, write_json
 from selfsame.measure.looks import pair_curve
@@ -16,27 +18,33 @@ from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
-from selfsame.report.words import attacker_words, fact_words, privacy_words
+from selfsame.report.words import aggregation_words, attacker_words, fact_words, group_words, privacy_words
 from selfsame.runs.run import Run
 
 _PICTURED = 600  # samples in the picture of the embedding space
 _PICTURED_CLASSES = 100
 
 
-def wire_rows(wire: Wire) -> list[tuple[str, str, str, str]]:
-    """The wire table as plain values: field, way, the name of its sight, what it is."""
-    return [(name, way, sight.name.lower(), what) for name, way, sight, what in wire.rows()]
+def wire_rows(wire: Wire, summed: bool = False) -> list[tuple[str, str, str, str]]:
+    """The wire table as plain values: field, way, the name of its sight, what it is.
+
+    `summed`: whether nobody sees one device's update.
+    """
+    return [(name, way, sight.name.lower(), what) for name, way, sight, what in wire.rows(summed)]
 
 
 def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
-    rows = wire_rows(run.problem.method.wire)
+    rows = wire_rows(run.problem.method.wire, run.recipe.sums.summed)
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
     if len(run.problem.federation.unseen.x):
         facts["without a network"] = _raw(run)
-    spent = privacy_spent(run.problem, run.state)
+    said = aggregation_words(run.recipe.sums.aggregation, rows, _terms(run))
+    if said:
+        facts["aggregation"] = said
+    spent = privacy_spent(run.problem, run.state) or noise_spent(run.recipe, run.state.round, run.state.present)
     if spent is not None:
         facts["privacy"] = privacy_words(spent)
     if run.leakage is not None:
@@ -60,6 +68,14 @@ def view(run: Run) -> RunView:
         recipe=to_toml(run.recipe),
         facts=facts,
     )
+
+
+def _terms(run: Run) -> str:
+    """The groups over which sums are, and from how many answers on; none where updates are clear."""
+    if not run.recipe.sums.summed:
+        return ""
+    groups = groups_of(run.recipe, run.state.round, run.state.present)
+    return group_words([len(group) for group in groups], run.recipe.sums.least)
 
 
 def _raw(run: Run) -> str:

@@ -172,6 +172,9 @@ BAD = {
     "recipe: unknown device": (("recipe", "good.toml", "--device", "nosuch"), "run.device: 'nosuch'"),
     "methods: unknown": (("methods", "fedhid"), "did you mean 'fedhide'"),
     "wire: unknown": (("wire", "nosuch"), "unknown method 'nosuch'"),
+    "wire: aggregation": (("wire", "fedhide", "--aggregation", "open"), "sums.aggregation: 'open' is not one of clear"),
+    "wire: no sums": (("wire", "fdml", "--aggregation", "masked"), "sums.aggregation: fdml sends its gradients to"),
+    "train: aggregation": ((*TRAIN, "--aggregation", "open"), "sums.aggregation: 'open' is not one of clear"),
     "data: unknown": (("data", "nosuch"), "unknown data set 'nosuch'"),
     "data: missing path": (("data", "cifar10", "--path", "gone"), "gone: no such folder"),
     "data: empty path": (("data", "mnist", "--path", "full"), "full: "),
@@ -488,6 +491,25 @@ def test_wire(name, selfsame):
     assert f"{name}: what leaves the device" in out
     for field, _, _, _ in METHODS[name].wire.rows():
         assert field in out
+
+
+def test_wire_in_sums(selfsame):
+    said = selfsame("wire", "fedhide")[1]
+    assert "aggregation clear: the server reads every device's update" in said and "only the sum" not in said
+    for kind in ("masked", "enclave"):
+        code, out, err = selfsame("wire", "fedhide", "--aggregation", kind)
+        assert code == 0 and err == ""
+        assert "only the sum over a group" in out and f"aggregation {kind}: the server sees updates only as" in out
+    assert "aggregation" not in selfsame("wire", "fdml")[1] + selfsame("wire", "deepsvdd")[1]
+
+
+def test_train_in_sums(selfsame):
+    code, out, err = selfsame(*TRAIN, "--aggregation", "masked", "--set", "cohort.size=3", "--out", "a")
+    assert code == 0 and err == ""
+    assert "aggregation masked: " in out and "2 groups of 3 to 4 devices, nothing of fewer than 2 answers" in out
+    stored = Path("a/recipe.toml").read_text()
+    assert 'aggregation = "masked"' in stored and 'sampling = "groups"' in stored and "least = 2" in stored
+    assert "only the sum over a group" in Path("a/report.html").read_text()
 
 
 def test_data(selfsame):

@@ -54,3 +54,14 @@ def test_standing_passes_over_what_the_data_told_the_network(tmp_path):
     assert standing(tmp_path, plan).differs == ()
     asked = from_mapping(merged(to_mapping(plan), {"net": {"features": 500}}))
     assert standing(tmp_path, asked).differs == ("net.features",)
+
+
+def test_standing_passes_over_what_sums_were_filled_in_with(digits, tmp_path):
+    plan = small(cohort={"size": 3}, sums={"aggregation": "masked"})
+    start(plan, tmp_path / "run", digits)
+    assert standing(tmp_path / "run", plan).differs == ()
+    assert standing(tmp_path / "run", small(cohort={"size": 3})).differs == (
+        "cohort.sampling", "sums.aggregation",
+    )  # fmt: skip
+    clipped = small(cohort={"size": 3}, sums={"aggregation": "masked", "clip": 1.0})
+    assert standing(tmp_path / "run", clipped).differs == ("sums.clip",)

@@ -10,6 +10,7 @@ from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import load
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS
+from selfsame.report.table import LEFT, cells
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import start
 from selfsame.runs.summary import keep_view, read_view, view, wire_rows
@@ -79,7 +80,7 @@ def test_what_is_the_devices_own_is_seen_by_nobody(name):
     rows = {(field, way): sight for field, way, sight, _ in wire_rows(METHODS[name].wire)}
     assert rows
     for field, way, sight, _ in METHODS[name].wire.rows():
-        assert rows[field, way] == {0: "device", 1: "enclave", 2: "server", 3: "public"}[sight]
+        assert rows[field, way] == {0: "device", 1: "enclave", 2: "sum", 3: "server", 4: "public"}[sight]
     for field in METHODS[name].wire.own:
         assert rows[field, "stays"] == "device"
 
@@ -87,6 +88,29 @@ def test_what_is_the_devices_own_is_seen_by_nobody(name):
 def test_what_left(digits):
     assert ("proxy", "public") in view(a_run(digits)).left
     assert all(field != "codeword" for field, _ in view(a_run(digits, "feduv")).left)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_averaged_is_seen_as_a_sum_alone(name):
+    method = METHODS[name]
+    clear, summed = ({row[:2]: row[2] for row in wire_rows(method.wire, summed)} for summed in (False, True))
+    averaged = {("network update", "up"), *((field, "up") for field in method.wire.head)}
+    for key, sight in clear.items():
+        assert summed[key] == ("sum" if key in averaged and sight in ("server", "public") else sight)
+
+
+def test_a_report_says_how_updates_are_added_up(digits):
+    clear = view(a_run(digits))
+    assert clear.facts["aggregation"].startswith("aggregation clear: the server reads every device's update")
+    assert ("network update", "server") in clear.left and "privacy" not in clear.facts
+    cohort = {"size": 3, "weights": "uniform"}
+    noisy = view(a_run(digits, cohort=cohort, sums={"aggregation": "masked", "noise": 1.0}, rounds=6))
+    assert ("network update", "sum") in noisy.left
+    assert noisy.facts["aggregation"].endswith("; 2 groups of 3 to 4 devices, nothing of fewer than 2 answers")
+    assert "over the 3 rounds of the device with most" in noisy.facts["privacy"]
+    assert 'sampling = "groups"' in noisy.recipe and "least = 2" in noisy.recipe
+    assert "network update → only the sum over a group" in cells(noisy)[LEFT] and "update" not in cells(clear)[LEFT]
+    assert "aggregation" not in view(a_run(digits, "deepsvdd")).facts
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"title": "x"}', '{"nosuch": 1}'])

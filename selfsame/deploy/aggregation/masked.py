@@ -47,6 +47,7 @@ class Masked(Totals):
         self._zero()
 
     def _zero(self) -> None:
+        self._records: dict[str, list[Record]] = {}  # of this round's sum: one for each helper
         self._total: NDArray[Any] = np.zeros(self._sums.numbers, NUMBERS[self._sums.bits])
 
     def fields(self) -> dict[str, Field]:
@@ -60,20 +61,27 @@ class Masked(Totals):
         return {"group": group_digest(group).hex()}
 
     def take(self, node: str, weight: int, fields: Fields) -> None:
-        for record in self._records(fields):
+        records = records_of(fields)
+        for record in records:
             head = (record.name, record.round, record.group, record.network)
             if head != (node, self._round, group_digest(self._group), self._network):
                 raise Refused("seal")
         self._store.put(node, self._round, fields)
         self._add(fields)
+        self._records[node] = records
         for name in (MASKED, RECORDS):
             del fields[name]
 
     def close(self, taken: Sequence[str]) -> None:
         old = [node for node in self._group if node not in taken and self._store.holds(node)]
         for node in old:
-            self._add(self._store.get(node, new=False)[1])
+            self._stand_in(node)
         self._ask(Pending(self._round, self._group, tuple(taken), tuple(old)))
+
+    def _stand_in(self, node: str) -> None:
+        fields = self._store.get(node, new=False)[1]
+        self._add(fields)
+        self._records[node] = records_of(fields)
 
     def _ask(self, pending: Pending) -> None:
         self._store.ask(pending)
@@ -90,9 +98,12 @@ class Masked(Totals):
         self._zero()
         self._group, self._round, self._failed = pending.members, pending.round, False
         answers = {node: self._store.get(node, new=True)[1] for node in pending.fresh}
-        for fields in (*answers.values(), *(self._store.get(node, new=False)[1] for node in pending.old)):
+        for node, fields in answers.items():
             self._add(fields)
-        self._network = next(self._records(fields)[0].network for fields in answers.values())
+            self._records[node] = records_of(fields)
+        for node in pending.old:
+            self._stand_in(node)
+        self._network = self._records[pending.fresh[0]][0].network
         self._ask(pending)
         return {node: {k: v for k, v in one.items() if k not in (MASKED, RECORDS)} for node, one in answers.items()}
 
@@ -127,8 +138,7 @@ class Masked(Totals):
     def _request(self, helper: str) -> bytes:
         assert self._pending is not None
         pending, place = self._pending, self.helpers.index(helper)
-        records = [self._records(self._store.get(node, new=True)[1])[place] for node in pending.fresh]
-        records += [self._records(self._store.get(node, new=False)[1])[place] for node in pending.old]
+        records = [self._records[node][place] for node in (*pending.fresh, *pending.old)]
         plan = bytes.fromhex(self._plan)
         asked = Asked(self._run, plan, pending.round, pending.members, self._network, tuple(records))
         return request(asked, self._terms)
@@ -162,7 +172,7 @@ class Masked(Totals):
         for node in set(pending.fresh) - set(fresh):
             self._add(self._store.get(node, new=True)[1], minus=True)
             if self._store.holds(node):
-                self._add(self._store.get(node, new=False)[1])
+                self._stand_in(node)
                 old = (*old, node)
         for node in set(pending.old) - set(old):
             self._add(self._store.get(node, new=False)[1], minus=True)
@@ -183,8 +193,10 @@ class Masked(Totals):
         numbers = fields[MASKED].numpy().view(self._total.dtype)
         (np.subtract if minus else np.add)(self._total, numbers, out=self._total)
 
-    def _records(self, fields: Fields) -> list[Record]:
-        return [Record.unpack(bytes(row.numpy())) for row in fields[RECORDS]]
+
+def records_of(fields: Fields) -> list[Record]:
+    """A device's records, one for each helper."""
+    return [Record.unpack(bytes(row.numpy())) for row in fields[RECORDS]]
 
 
 def as_received(theta_P: torch.Tensor, half: bool) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class HelperTerms:
         return found
 
     def write(self, path: Path) -> None:
-        write_json(path, vars(self) | {})
+        write_json(path, asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True)
