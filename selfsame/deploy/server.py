@@ -27,7 +27,6 @@ from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, cast
-from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
 
 if TYPE_CHECKING:
@@ -69,7 +68,11 @@ class Server(Host[Agreement]):
         self._helpers = tuple(helpers)
         self._totals: Totals | None = None  # made with the first round, when the tables are there
         super().__init__(folder, recipe, terms, **rest)
-        self._keeper = self._keeper_of(tuple(register), enclave)
+        self._keeper: Keeper | None = None
+        if self.agreement.sums.aggregation == "enclave":
+            from selfsame.deploy.aggregation.enclave import keeper_of
+
+            self._keeper = keeper_of(self.agreement, tuple(register), enclave, terms.answer_wait)
         self._new: list[str] = []  # registered, but the tables have no rows for them yet
         self._reports: dict[str, Report] = {}  # of the open round
         self._group: Group = ()  # whose round it is, where sums are over groups
@@ -90,11 +93,8 @@ class Server(Host[Agreement]):
             return Clear(model.parameters, model.dtype, sums.clip, half)
         if self._keeper is not None:
             from selfsame.deploy.aggregation.enclave import Enclosed
-            from selfsame.deploy.aggregation.sealing import sealed_fields
-            from selfsame.deploy.aggregation.store import Store
 
-            store = Store(self.folder / "contributions", self.run, sealed_fields(sums))
-            return Enclosed(sums, store, self._keeper, half)
+            return Enclosed(self.agreement, self.folder / "contributions", self._keeper)
         from selfsame.deploy.aggregation.contribution import masked_fields
         from selfsame.deploy.aggregation.masked import Masked
         from selfsame.deploy.aggregation.store import Store
@@ -104,25 +104,6 @@ class Server(Host[Agreement]):
         return Masked(sums, self.agreement.to_json(), self.agreement.digest, store, self.terms.answer_wait, half)
 
     # The enclave, where one adds up
-
-    def _keeper_of(
-        self, register: tuple[bytes, ...], start: Callable[[SumPlan], SumController] | None
-    ) -> Keeper | None:
-        if self.agreement.sums.aggregation != "enclave":
-            return None
-        if not register:
-            raise SelfsameError("sums.aggregation: an enclave needs the public keys of the devices that are registered")
-        from selfsame.deploy.aggregation.enclave import Keeper, SumController
-        from selfsame.deploy.aggregation.sealing import sum_plan
-        from selfsame.enclave.adder import register_digest
-        from selfsame.enclave.records import node_name
-
-        plan, limit = sum_plan(self.agreement, register_digest(register)), self.terms.answer_wait
-        return Keeper(
-            plan,
-            [node_name(key) for key in register],
-            start or (lambda plan: SumController(plan, register, limit=limit)),
-        )
 
     def _invite(self, node: str, **more: Any) -> Ask:
         return super()._invite(node, attested=self._keeper.told() if self._keeper else "", **more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,15 @@ from selfsame.deploy.aggregation.base import Outcome, Totals
 from selfsame.deploy.aggregation.contribution import network_digest
 from selfsame.deploy.aggregation.groups import Group
 from selfsame.deploy.aggregation.masked import as_received
-from selfsame.deploy.aggregation.sealing import RECORD, run_nonce, sealed_fields
+from selfsame.deploy.aggregation.sealing import RECORD, run_nonce, sealed_fields, sum_plan
 from selfsame.deploy.aggregation.store import Pending, Store
-from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import REASONS, Field, Json, Refused
 from selfsame.deploy.process import EnclaveEnded, EnclaveProcess
-from selfsame.enclave.adder import register_bytes
+from selfsame.enclave.adder import register_bytes, register_digest
 from selfsame.enclave.mandate import SumPlan
 from selfsame.enclave.message import Denied, Order
-from selfsame.enclave.records import Record, group_digest
+from selfsame.enclave.records import Record, group_digest, node_name
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
@@ -90,13 +91,25 @@ class Keeper:
         self.released.clear()
 
 
+def keeper_of(
+    agreement: Agreement, register: tuple[bytes, ...], start: Callable[[SumPlan], SumController] | None, limit: float
+) -> Keeper:
+    """The enclave of a run whose devices have these public keys, in PEM; `start` makes another than the usual one."""
+    if not register:
+        raise SelfsameError("sums.aggregation: an enclave needs the public keys of the devices that are registered")
+    plan = sum_plan(agreement, register_digest(register))
+    names = [node_name(key) for key in register]
+    return Keeper(plan, names, start or (lambda plan: SumController(plan, register, limit=limit)))
+
+
 class Enclosed(Totals):
     """Sums that an enclave adds up as sealed updates come."""
 
     grouped = True
 
-    def __init__(self, sums: SumTerms, store: Store, keeper: Keeper, half: bool) -> None:
-        self._sums, self._store, self._keeper, self._half = sums, store, keeper, half
+    def __init__(self, agreement: Agreement, folder: Path, keeper: Keeper) -> None:
+        self._sums, self._half, self._keeper = agreement.sums, agreement.transport == "half", keeper
+        self._store = Store(folder, agreement.run, self.fields())
         self._round, self._group = -1, Group()
         self._asked: Pending | None = None
         self._outcome: Outcome | None = None
