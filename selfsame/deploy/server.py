@@ -7,14 +7,13 @@ them answer the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from selfsame.config.recipe import Recipe
+from selfsame.deploy.absorb import Reported, absorb
 from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
 from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
 from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
@@ -22,34 +21,23 @@ from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Message, Refused, Spec, encode
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.folder import Seat
-from selfsame.deploy.host import Ask, Call, Host, rates
+from selfsame.deploy.host import Ask, Call, Host
 from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
-from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, cast
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
 
 if TYPE_CHECKING:
-    from selfsame.deploy.aggregation.enclave import Keeper, SumController
-    from selfsame.enclave.mandate import SumPlan
+    from selfsame.deploy.aggregation.enclave import Keeper
 
 _GONE = 10  # rounds of its group in a row that a device has missed before it no longer counts as a member
-
-
-@dataclass(frozen=True)
-class Report:
-    """What of an answer is no part of the sum."""
-
-    seat: Seat
-    weight: int
-    fields: Fields
 
 
 class Server(Host[Agreement]):
     """As `Host`; the tables and the network are made when the first devices are there.
 
-    `helpers` take the masks off, where the recipe has updates masked. `register` are the devices' public keys in PEM,
-    where an enclave adds up, and `enclave` starts that of a plan.
+    `helpers` take the masks off, where the recipe has updates masked. `enclave` keeps the one that adds up.
     """
 
     KINDS = ("trained",)
@@ -61,8 +49,7 @@ class Server(Host[Agreement]):
         terms: Terms,
         *,
         helpers: Sequence[HelperTerms] = (),
-        register: Sequence[bytes] = (),
-        enclave: Callable[[SumPlan], SumController] | None = None,
+        enclave: Callable[[Agreement], Keeper] | None = None,
         **rest: Any,
     ) -> None:
         self._helpers = tuple(helpers)
@@ -70,11 +57,11 @@ class Server(Host[Agreement]):
         super().__init__(folder, recipe, terms, **rest)
         self._keeper: Keeper | None = None
         if self.agreement.sums.aggregation == "enclave":
-            from selfsame.deploy.aggregation.enclave import keeper_of
-
-            self._keeper = keeper_of(self.agreement, tuple(register), enclave, terms.answer_wait)
+            if enclave is None:
+                raise SelfsameError("sums.aggregation: no enclave is there; name its devices' keys, or another way")
+            self._keeper = enclave(self.agreement)
         self._new: list[str] = []  # registered, but the tables have no rows for them yet
-        self._reports: dict[str, Report] = {}  # of the open round
+        self._reports: dict[str, Reported] = {}  # of the open round
         self._group: Group = ()  # whose round it is, where sums are over groups
         self._closed: tuple[int, int] | None = None  # asked and silent of a round whose sum is not yet known
         self._there: list[str] = []  # helpers that can be reached
@@ -92,9 +79,7 @@ class Server(Host[Agreement]):
         if sums.aggregation == "clear":
             return Clear(model.parameters, model.dtype, sums.clip, half)
         if self._keeper is not None:
-            from selfsame.deploy.aggregation.enclave import Enclosed
-
-            return Enclosed(self.agreement, self.folder / "contributions", self._keeper)
+            return self._keeper.totals(self.agreement, self.folder / "contributions")
         from selfsame.deploy.aggregation.contribution import masked_fields
         from selfsame.deploy.aggregation.masked import Masked
         from selfsame.deploy.aggregation.store import Store
@@ -321,10 +306,10 @@ class Server(Host[Agreement]):
         self._reports[node] = self._report(node, fields)
         return "taken"
 
-    def _report(self, node: str, fields: Fields) -> Report:
+    def _report(self, node: str, fields: Fields) -> Reported:
         device = self.problem.model.device
         here = {name: value.to(device) for name, value in fields.items()}
-        return Report(self.seats[node], self._weight(self.seats[node]), here)
+        return Reported(self.seats[node], self._weight(self.seats[node]), here)
 
     def _weight(self, seat: Seat) -> int:
         cap = self.agreement.sums.cap
@@ -419,22 +404,3 @@ class Server(Host[Agreement]):
             refused=torch.zeros((), dtype=torch.int64, device=model.device),
             present=present,
         )
-
-
-def absorb(problem: Problem, state: State, reports: Sequence[Report], update_P: Tensor | None) -> None:
-    """The server's half of a round, in place: what devices report, in the order of the clients, and the network."""
-    reports = sorted(reports, key=lambda report: report.seat.client)
-    (lr, server_lr), device = rates(problem.recipe, state.round), state.theta_P.device
-    total = sum(report.weight for report in reports)
-    who = Cohort(
-        torch.tensor([report.seat.client for report in reports], device=device),
-        torch.tensor([report.seat.label for report in reports], device=device),
-        torch.ones(len(reports), dtype=torch.bool, device=device),
-    )
-    together = {name: torch.cat([report.fields[name] for report in reports]) for name in reports[0].fields}
-    weight_M = torch.tensor([report.weight / total for report in reports], dtype=state.theta_P.dtype, device=device)
-    stream = problem.server_stream("absorb", state.round)
-    problem.method.absorb(state.server, together, who, weight_M, lr, stream)
-    if update_P is not None:
-        step_P = -update_P.to(state.theta_P)
-        optimisers.step(problem.recipe.server, state.optim, state.theta_P, step_P, lr, server_lr)

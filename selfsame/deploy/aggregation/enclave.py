@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ class Keeper:
         self.close()
         return True
 
+    def totals(self, agreement: Agreement, folder: Path) -> Totals:
+        """The sums of a run, with what stands in for devices in a folder."""
+        return Enclosed(agreement, folder, self)
+
     def close(self) -> None:
         """End the process."""
         if self.process is not None:
@@ -91,15 +96,12 @@ class Keeper:
         self.released.clear()
 
 
-def keeper_of(
-    agreement: Agreement, register: tuple[bytes, ...], start: Callable[[SumPlan], SumController] | None, limit: float
-) -> Keeper:
-    """The enclave of a run whose devices have these public keys, in PEM; `start` makes another than the usual one."""
-    if not register:
+def keeper_of(agreement: Agreement, keys: Sequence[bytes], start: Callable[..., SumController], **rest: Any) -> Keeper:
+    """The enclave of a run whose devices have these public keys, in PEM; `rest` is for `start`, as for a controller."""
+    if not keys:
         raise SelfsameError("sums.aggregation: an enclave needs the public keys of the devices that are registered")
-    plan = sum_plan(agreement, register_digest(register))
-    names = [node_name(key) for key in register]
-    return Keeper(plan, names, start or (lambda plan: SumController(plan, register, limit=limit)))
+    plan = sum_plan(agreement, register_digest(keys))
+    return Keeper(plan, [node_name(key) for key in keys], partial(start, keys=keys, **rest))
 
 
 class Enclosed(Totals):

@@ -102,10 +102,10 @@ def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
 
     helpers = [HelperTerms.read(Path(path)) for path in serving.helpers] if recipe.sums.summed else []
     if recipe.sums.aggregation == "enclave":
-        from selfsame.deploy.aggregation.enclave import SumController
+        from selfsame.deploy.aggregation.enclave import SumController, keeper_of
         from selfsame.deploy.aggregation.signing import read_public
 
         keys = [read_public(path)[1] for path in sorted(Path(serving.register).glob("*.pub"))]
-        options |= {"register": keys, "enclave": partial(SumController, keys=keys, **process)}
+        options["enclave"] = partial(keeper_of, keys=keys, start=SumController, **process)
     with closing(Server(folder / RUN, recipe, terms, helpers=helpers, **options)) as server:
         yield server, patience, serving.nodes + len(helpers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -11,7 +12,7 @@ from loopback import Loopback, recipe
 from masked_loop import signer
 
 from selfsame.config.recipe import Recipe
-from selfsame.deploy.aggregation.enclave import SumController
+from selfsame.deploy.aggregation.enclave import SumController, keeper_of
 from selfsame.deploy.device import Device
 from selfsame.deploy.process import EnclaveEnded
 from selfsame.deploy.split.attest import Policy
@@ -36,11 +37,11 @@ def enclave_recipe(name: str, options: dict[str, Any] | None = None, **parts: An
 class DirectSums(SumController):
     """A controller whose enclave is an object: quicker than a process, the same frames."""
 
-    def __init__(self, plan: SumPlan, register: tuple[bytes, ...], **options: Any) -> None:
+    def __init__(self, plan: SumPlan, keys: tuple[bytes, ...], **options: Any) -> None:
         self.plan, self.limit, self._lock = plan, None, threading.Lock()
         self.enclave: Adder | None = Adder(plan, **options)
         self.seen: list[bytes] = []
-        self._ask(Order.REGISTER, register_bytes(register))
+        self._ask(Order.REGISTER, register_bytes(keys))
 
     @property
     def alive(self) -> bool:
@@ -90,9 +91,9 @@ class EnclosedLoopback(Loopback):
         )
 
     def reopen_server(self) -> None:
-        known = self.options["register"] = keys(self.registered or self.nodes)
-        if not self.apart:
-            self.options["enclave"] = lambda plan: DirectSums(plan, known)
+        kind = SumController if self.apart else DirectSums
+        known = keys(self.registered or self.nodes)
+        self.options["enclave"] = partial(keeper_of, keys=known, start=kind)
         super().reopen_server()
 
     @property

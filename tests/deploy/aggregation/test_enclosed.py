@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from masked_loop import MaskedLoopback, masked_recipe
 from safetensors.torch import load
 
 from selfsame.deploy import guest
+from selfsame.deploy.aggregation.enclave import SumController, keeper_of
 from selfsame.deploy.aggregation.sealing import ENCLAVES, attest
 from selfsame.deploy.codec import Refused
 from selfsame.deploy.split.attest import Policy
@@ -227,7 +229,10 @@ def test_a_quote_of_another_plan_key_or_run_is_refused(tmp_path):
 
 def test_an_enclave_needs_the_devices_keys(tmp_path):
     harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide"))
-    harness.options.pop("register")
+    harness.options.pop("enclave")
+    with pytest.raises(SelfsameError, match="no enclave"):
+        Loopback.reopen_server(harness)
+    harness.options["enclave"] = partial(keeper_of, keys=(), start=SumController)
     with pytest.raises(SelfsameError, match="public keys"):
         Loopback.reopen_server(harness)
 
