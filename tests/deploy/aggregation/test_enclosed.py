@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from enclave_loop import EnclosedLoopback, enclave_recipe
@@ -243,3 +244,26 @@ def test_a_device_that_is_not_registered_is_left_out(tmp_path):
     harness.run()
     assert [record["taken"] for record in harness.server.records] == [3, 3]
     assert harness.server.counts["device"] >= 1 and harness.place(3) not in harness.server.seats
+
+
+def test_hostile_answers_are_counted_and_the_others_go_on(tmp_path):
+    """One node sends what it should not, before anything good: it is stood in for, and nothing else happens."""
+    rng = np.random.default_rng(0)
+    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide", run={"rounds": 3}), terms={"answer_wait": 1.0})
+    bad, sent = harness.place(2), []
+
+    def mutated(reply, kind):
+        at = int(rng.integers(len(reply)))
+        kinds = (reply[:at], reply[:at] + bytes([reply[at] ^ 1]) + reply[at + 1 :], rng.bytes(300), bytes(1 << 20))
+        return kinds[kind % 4]
+
+    def between(ask, reply):
+        if ask.node != bad or harness.server.round == 0 or "/train/" not in ask.id:
+            return [reply]
+        sent.extend(mutated(reply, kind) for kind in range(52))
+        return sent[-52:]
+
+    harness.filter = between
+    harness.run()
+    assert [(record["taken"], record["stood_in"]) for record in harness.server.records] == [(4, 0), (3, 1), (3, 1)]
+    assert len(harness.reasons) >= 100 and harness.enclave.counts()["refused"].get("internal", 0) == 0
