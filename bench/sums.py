@@ -46,7 +46,7 @@ OMNIGLOT = {
     "net": {"name": "lenet", "width": 128},
     "run": {"rounds": 600},
     "cohort": {"size": 20},
-    "local": {"batch": 8, "lr": 1.0, "schedule": "cosine"},
+    "local": {"batch": 8, "lr": 0.3, "schedule": "cosine"},
     "server": {"optimiser": "momentum", "weight_decay": 5e-4},
     "augment": {"crop": 2},
 }

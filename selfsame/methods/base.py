@@ -10,7 +10,7 @@ Shapes: M clients at work, N clients in all, C classes, R table rows, B samples 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol
 
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
+from selfsame.methods.update_attack import Seen
 from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
 
@@ -91,7 +92,6 @@ class Scene:
     client_M: Tensor
     stream_M: Stream
     reports: int  # that an attacker who averages reads of each client
-    updates: Callable[[Tensor], Tensor] | None = None  # how single clients move the bias of the last layer: (M, D)
 
     def report(self, method: LocalLoss, number: int) -> Fields:
         """What the clients would report now, beside the network; one independent draw for every `number`."""
@@ -257,6 +257,13 @@ class LocalLoss(Comparison, ABC):
         """What somebody who knows the method and reads what it shares takes for the true vectors (M, D), and how.
 
         None: no more than `exposed`.
+        """
+        return None
+
+    def attack_updates(self, seen: Seen) -> Tensor | None:
+        """What somebody who reads single updates of the last layer takes for the true vectors (M, D).
+
+        None: nobody has found a way.
         """
         return None
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, option, sample_mean
 from selfsame.methods.split import SplitLoss
+from selfsame.methods.update_attack import Seen, by_mean
 from selfsame.methods.wire import Sight, Wire
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from selfsame.streams import Stream
@@ -191,6 +192,10 @@ class FlTraditional(LocalLoss):
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["template"]
+
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """The template is a mean embedding, and an update is a sum of outer products with embeddings."""
+        return by_mean(seen)
 
 
 def on_sphere(x_SD: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from selfsame.methods.base import (
     unit,
 )
 from selfsame.methods.neighbours import nearest
+from selfsame.methods.update_attack import Seen, by_angle, by_distance
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -99,6 +100,12 @@ class ClassEmbedding(LocalLoss):
     def exposed(self, server: Fields, head: Fields) -> Tensor:
         """The server sees every class embedding as it is."""
         return server["class_embedding"]
+
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """(23) pulls by twice what the cosine lacks of the margin, the positive part of (6) to a centre."""
+        if self.distance == "euclidean":
+            return by_distance(seen)
+        return by_angle(seen, lambda cosine: 2 * (self.positive_margin - cosine).clamp(min=0))
 
     @property
     def by_angle(self) -> bool:

@@ -36,6 +36,7 @@ from selfsame.methods.base import (
 )
 from selfsame.methods.fedhide_attack import recover_fedhide
 from selfsame.methods.neighbours import nearest
+from selfsame.methods.update_attack import Seen, by_angle
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -112,6 +113,10 @@ class ProxyPrototypes(LocalLoss):
         """Independent noise, (5) and (6), is averaged away."""
         report_TMD = torch.stack([scene.report(self, number)["proxy"] for number in range(scene.reports)])
         return averaged(report_TMD), f"averaged {scene.reports} reports made while the prototype stood"
+
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """(2) pulls by twice what the cosine lacks of 1; (3) does not reach the embeddings."""
+        return by_angle(seen, lambda cosine: 2 * (1 - cosine))
 
 
 @dataclass(frozen=True)

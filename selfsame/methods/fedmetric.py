@@ -38,6 +38,7 @@ from selfsame.methods.base import (
     put_rows,
     unit,
 )
+from selfsame.methods.update_attack import Seen, by_angle, by_distance
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -79,6 +80,12 @@ class _Hyperspheres(LocalLoss):
 
     def place(self, x: Tensor) -> Tensor:
         return unit(x) if self.unit_length else x
+
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """(5) pulls to the centre, on the sphere along the chord; what (6) adds to that is taken for noise."""
+        if self.unit_length:
+            return by_angle(seen, lambda cosine: (2 - 2 * cosine).clamp(min=1e-6).rsqrt())
+        return by_distance(seen)
 
 
 @dataclass(frozen=True, kw_only=True)

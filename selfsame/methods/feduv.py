@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import Cohort, Fields, LocalLoss, Rate, Scene, World, option, put_rows, sample_mean, unit
+from selfsame.methods.base import Cohort, Fields, LocalLoss, Rate, World, option, put_rows, sample_mean, unit
 from selfsame.methods.bch import BCH, Bits, bch_code, codes
+from selfsame.methods.update_attack import Seen, by_signs
 from selfsame.methods.wire import Sight, Wire
 from selfsame.streams import Stream
 
@@ -135,12 +136,9 @@ class FedUV(LocalLoss):
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return own["codeword"]
 
-    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
-        """(4) pulls every coordinate of the embedding towards its bit: the signs of an update are the codeword."""
-        if scene.updates is None:
-            return None
-        seen = "the signs of its last bias, seen one client at a time, are the codeword"
-        return torch.sign(scene.updates(scene.client_M)), f"nothing but the network update leaves; {seen}"
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """(4) pulls along v less a part along z: v is the one vector of equal sizes in their plane."""
+        return by_signs(seen)
 
 
 @dataclass(frozen=True)
@@ -185,10 +183,6 @@ class FedUVNegative(FedUV):
 
     def exposed(self, server: Fields, head: Fields) -> Tensor | None:
         return server["codewords"]
-
-    def attack(self, scene: Scene) -> tuple[Tensor, str] | None:
-        """Nothing is left to attack: the codewords are published."""
-        return None
 
 
 def scaled(z: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""What participants are sent in FDML, made noisy (`mechanisms`), and what that noise is worth (`accountant`)."""
+"""Noise on what participants are sent (`mechanisms`), what noise is worth (`accountant`), masked sums (`fixed`)."""

@@ -117,6 +117,14 @@ def attacker_words(how: str, exposed: bool) -> str:
     return how or ("the server holds the vectors themselves" if exposed else nothing)
 
 
+def updates_words(share: float, cosine: float, group: int, rows: int) -> str:
+    """What network updates give away by themselves, beside what a guess would."""
+    seen = "single updates" if group == 1 else f"sums over {group} devices"
+    bound = "" if group == 1 else f", one in {group} is {percent(1 / group)} %"
+    got = f"{seen} identify {percent(share)} % (cosine {cosine:.3f})"
+    return f"{got}; by chance {percent(1 / rows)} %{bound}"
+
+
 def fact_words(values: Mapping[str, float]) -> dict[str, str]:
     """What a method says of itself; a fact that no words are known for goes by its own name."""
     shown = {name: FACTS.get(name, (name, "{:g}")) for name in values}

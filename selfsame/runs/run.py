@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.recovery import Leakage, audit
-from selfsame.audit.updates import bias_updates
+from selfsame.audit.updates import can_watch, watch
 from selfsame.config.recipe import Recipe, from_mapping, name_of, read_toml, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
@@ -131,8 +131,12 @@ class Run:
         """What an observer learns of the vectors that stand for the owners."""
         state, problem = self.state, self.problem
         stream = problem.server_stream("audit", state.round)
-        updates = partial(bias_updates, problem, state)
-        return audit(problem.method, state.own, state.server, self._head(), self.world, stream, updates=updates)
+        watching = partial(watch, problem, state) if can_watch(problem) else None
+        part = self.recipe
+        group = (part.cohort.size or self.world.clients) if part.sums.summed else 1
+        return audit(
+            problem.method, state.own, state.server, self._head(), self.world, stream, watch=watching, group=group
+        )
 
     def record(self, loss: float) -> Record:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
@@ -143,6 +147,8 @@ class Run:
             "leak": leak.paper,
             "recovered": leak.recovered,
             "recovered_cos": leak.recovered_cosine,
+            "updates": leak.updates,
+            "updates_cos": leak.updates_cosine,
             "cos_mean": leak.cosine_mean,
             "cos_std": leak.cosine_std,
             "refused": int(self.state.refused),

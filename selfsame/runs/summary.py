@@ -18,7 +18,14 @@ from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
 from selfsame.report.view import Picture, RunView
-from selfsame.report.words import aggregation_words, attacker_words, fact_words, group_words, privacy_words
+from selfsame.report.words import (
+    aggregation_words,
+    attacker_words,
+    fact_words,
+    group_words,
+    privacy_words,
+    updates_words,
+)
 from selfsame.runs.run import Run
 
 _PICTURED = 600  # samples in the picture of the embedding space
@@ -52,6 +59,10 @@ def view(run: Run) -> RunView:
         if run.leakage.cosine_mean is not None:
             facts["cosine of true and shared vectors"] = (
                 f"{run.leakage.cosine_mean:.3f} +- {run.leakage.cosine_std or 0:.3f}"
+            )
+        if run.leakage.updates is not None:
+            facts["network updates"] = updates_words(
+                run.leakage.updates, run.leakage.updates_cosine or 0.0, run.leakage.group, len(run.truth())
             )
     facts |= fact_words(run.problem.method.facts(run.problem.world))
     return RunView(

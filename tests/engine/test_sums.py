@@ -9,6 +9,7 @@ import pytest
 import torch
 from small import assert_same, build, people, recipe, train
 from test_equal import compare
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfsame.engine import checkpoint
 from selfsame.engine.cohort import fused
@@ -198,6 +199,33 @@ def test_long_cohorts_are_added_up_piece_by_piece(monkeypatch):
     monkeypatch.setattr("selfsame.engine.sums._AT_ONCE", 3 * problem.model.parameters)
     pieces, _ = train(problem)
     assert_same(whole, pieces, 0)
+
+
+class NoQuestions(TorchDispatchMode):
+    """Refuses what would wait for the device to answer: a captured CUDA graph cannot."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert str(func) not in (
+            "aten._local_scalar_dense.default",
+            "aten.nonzero.default",
+            "aten.masked_select.default",
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["masked", "enclave"])
+def test_adding_up_asks_the_device_nothing(kind):
+    few = {"aggregation": kind, **NOISY}
+    problem = build("softmax", cohort={**GONE, "weights": "uniform"}, sums=few)
+    last = problem.sums.begin(12, problem.model.first_theta)
+    client_M, fresh_M = torch.arange(6), torch.tensor([True, False] * 3)
+    update_MP = torch.ones(6, problem.model.parameters, dtype=torch.float64)
+    with NoQuestions():
+        mean_P = problem.sums.add_up(
+            last, client_M, torch.ones_like(fresh_M), fresh_M, update_MP, torch.ones_like(client_M),
+            lambda purpose, client_M: problem.stream(purpose, client_M, torch.tensor(3)),
+        )  # fmt: skip
+    assert bool(torch.isfinite(mean_P).all()) and last["stood"][:6].tolist() == [0, 1] * 3
 
 
 def test_resumed_bit_for_bit(tmp_path):

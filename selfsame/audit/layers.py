@@ -1,0 +1,40 @@
+"""The last layer of a network, whose update an attacker reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from selfsame.engine.problem import Problem
+from selfsame.methods.update_attack import Seen, seen_of
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The names of the weights and, where there is one, the bias of the layer that ends in the embedding."""
+
+    weight: str
+    bias: str | None
+
+    @staticmethod
+    def of(problem: Problem) -> LastLayer | None:
+        """The last linear layer as wide as the embedding; None: the network ends otherwise."""
+        last: LastLayer | None = None
+        for name, module in problem.model.net.named_modules():
+            if isinstance(module, nn.Linear) and module.out_features == problem.world.dim:
+                place = f"{name}." if name else ""
+                last = LastLayer(f"{place}weight", None if module.bias is None else f"{place}bias")
+        return last
+
+    def shift(self, problem: Problem, change_MP: Tensor) -> Tensor:
+        """How these updates move the bias; without one, the row sums of how they move the weights: shape (M, D)."""
+        views = problem.model.net_views(change_MP)
+        return views[self.weight].sum(-1) if self.bias is None else views[self.bias]
+
+    def seen(self, problem: Problem, theta_P: Tensor, change_MP: Tensor, scale: float) -> Seen:
+        """The moments of updates that began at `theta_P`, over `scale`: the learning rate times the steps."""
+        before, change = problem.model.net_views(theta_P), problem.model.net_views(change_MP / scale)
+        if self.bias is None:
+            return seen_of(change[self.weight], None, before[self.weight], None)
+        return seen_of(change[self.weight], change[self.bias], before[self.weight], before[self.bias])
