@@ -39,6 +39,7 @@ ASSIGNED = {
 }  # what a request says beside the tensors
 ANSWERED = {"plan": str}
 REGISTERED = {"plan": str, "samples": int, "conditions": dict, "owner": str, "place": int}
+_MOST_GROUPS = 8  # that a device is added up with in one run: a group grows by whole ones, to four times its size
 _SMALL_WORLDS = ((50, 20), (103, 41))  # clients and classes
 
 
@@ -153,6 +154,7 @@ class Device(Guest[Agreement]):
         if not Conditions.now(self._conditions).ready:
             raise Refused("not ready")
         message = decode(payload, expected=self._request(agreement, present))
+        notes = {"assigned": [client, label], **self._grouped(kept, agreement, message.meta["group"])}
         problem = self._problem(kept, agreement, present, client, label)
         theta_P = message.fields.pop(NETWORK)
         try:
@@ -163,8 +165,17 @@ class Device(Guest[Agreement]):
             raise Refused("failed") from None
         meta = {"run": agreement.run, "plan": agreement.digest}
         reply = encode("trained", turn, meta, {**sent, **leaves}, half)
-        self.keep.write(kept.after(turn, payload, reply, own, {"assigned": [client, label]}))
+        self.keep.write(kept.after(turn, payload, reply, own, notes))
         return reply
+
+    def _grouped(self, kept: Memory, agreement: Agreement, group: str) -> dict[str, Json]:
+        """What to note of the group: a server that formed others all the time would learn from how sums differ."""
+        known = kept.notes.get("groups", [])
+        if not agreement.sums.summed or group in known:
+            return {}
+        if len(known) >= _MOST_GROUPS:
+            raise Refused("group")
+        return {"groups": [*known, group]}
 
     def _sent(
         self, kept: Memory, agreement: Agreement, theta_P: Tensor, update_P: Tensor, turn: int, group: str

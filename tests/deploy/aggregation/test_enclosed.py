@@ -17,7 +17,7 @@ from safetensors.torch import load
 from selfsame.deploy import guest
 from selfsame.deploy.aggregation.enclave import SumController, keeper_of
 from selfsame.deploy.aggregation.sealing import ENCLAVES, attest
-from selfsame.deploy.codec import Refused
+from selfsame.deploy.codec import Refused, glance
 from selfsame.deploy.split.attest import Policy
 from selfsame.errors import SelfsameError
 
@@ -267,3 +267,20 @@ def test_hostile_answers_are_counted_and_the_others_go_on(tmp_path):
     harness.run()
     assert [(record["taken"], record["stood_in"]) for record in harness.server.records] == [(4, 0), (3, 1), (3, 1)]
     assert len(harness.reasons) >= 100 and harness.enclave.counts()["refused"].get("internal", 0) == 0
+
+
+def test_a_device_is_added_up_with_few_groups(tmp_path):
+    """An enclave that is started anew knows no groups; a device knows its own."""
+    harness = EnclosedLoopback(tmp_path, enclave_recipe("fedhide", run={"rounds": 12}))
+    node, asked = harness.place(0), []
+    harness.filter = lambda ask, reply: [] if "/train/" in ask.id and not asked.append(ask) else [reply]
+    while not asked:
+        harness.turn()
+    payload = next(ask.payload for ask in asked if ask.node == node)
+    group, said = glance(payload, 1 << 24)[2]["group"].encode(), []
+    for number in range(1, 10):  # the first one was its own
+        changed = payload.replace(group, f"{number:064x}".encode())
+        changed = changed.replace(b'\\"round\\":0', b'\\"round\\":%d' % number)
+        said.append(glance(harness.devices[node].reply(changed), 1 << 24)[0])
+    assert said == ["trained"] * 7 + ["refused"] * 2
+    assert len(harness.devices[node].keep.read().notes["groups"]) == 8
