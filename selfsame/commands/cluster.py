@@ -66,7 +66,7 @@ def up(
     """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
     from selfsame.config.presets import make_recipe
     from selfsame.config.recipe import to_toml
-    from selfsame.deploy.flower.cluster import helper_names
+    from selfsame.deploy.flower.cluster import REGISTER, helper_names
     from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
     from selfsame.runs.run import new_folder, vacant
@@ -90,6 +90,8 @@ def up(
         seeded=seeded, aggregation=aggregation,
         helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
     )  # fmt: skip
+    if aggregation == "enclave":
+        serving = replace(serving, register=str(folder.resolve() / REGISTER))
     place = private_folder(folder, close=True) / "server"
     write(place / "recipe.toml", to_toml(made))
     serving.write(place / FILE)

@@ -47,6 +47,7 @@ REASONS = (
     "seal",  # what is sealed in the message does not open, or is not what it should be
     "group",  # not a group that sums may be taken over
     "helper",  # no key is named to which the masks are to be sealed, or not one that is trusted
+    "device",  # not one of those whose keys are registered with the enclave
 )
 _FORMAT = "selfsame-message-1"
 _KEY = "selfsame"  # the one name in the file's metadata: several would stand in another order each time

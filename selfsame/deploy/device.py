@@ -20,6 +20,7 @@ from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, e
 from selfsame.deploy.guest import FAILURES, Guest
 from selfsame.deploy.memory import Memory
 from selfsame.deploy.schedule import Conditions
+from selfsame.deploy.split.attest import Policy
 from selfsame.engine.model import Model
 from selfsame.engine.plan import Start, rate
 from selfsame.engine.problem import Problem
@@ -38,6 +39,7 @@ ASSIGNED = {
 }  # what a request says beside the tensors
 ANSWERED = {"plan": str}
 REGISTERED = {"plan": str, "samples": int, "conditions": dict, "owner": str, "place": int}
+_MOST_GROUPS = 8  # that a device is added up with in one run: a group grows by whole ones, to four times its size
 _SMALL_WORLDS = ((50, 20), (103, 41))  # clients and classes
 
 
@@ -70,11 +72,12 @@ class Device(Guest[Agreement]):
     """A node that trains on its own samples.
 
     `owner`: a word that devices of one person share. `signer`: the node's own key, or the file that holds it, for runs
-    in which updates are masked. The rest: `Guest`.
+    in which updates are masked or sealed. `policy` and `collateral` say which enclave the device trusts; by default
+    none. The rest: `Guest`.
     """
 
     TERMS = Agreement
-    INVITATION = Spec("register", meta={"agreement": dict})
+    INVITATION = Spec("register", meta={"agreement": dict, "attested": str})
 
     def __init__(
         self,
@@ -83,10 +86,13 @@ class Device(Guest[Agreement]):
         *,
         owner: str = "",
         signer: Signer | Path | None = None,
+        policy: Policy | None = None,
+        collateral: str | None = None,
         **rest: Any,
     ) -> None:
         super().__init__(folder, samples, **rest)
         self._owner, self._signer = owner, signer
+        self._policy, self._collateral = policy or Policy(), collateral
         self._steps = {"train": self._train}
         self._model: tuple[str, Model] | None = None  # by the digest of the terms
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
@@ -111,7 +117,14 @@ class Device(Guest[Agreement]):
     def _introduce(
         self, kept: Memory, agreement: Agreement, message: Message
     ) -> tuple[dict[str, Json], dict[str, Json]]:
-        return {}, {"plan": agreement.digest, "owner": self._owner}
+        """Where an enclave adds up, it is proved anew at every registration."""
+        said = {"plan": agreement.digest, "owner": self._owner}
+        if agreement.sums.aggregation != "enclave":
+            return {}, said
+        from selfsame.deploy.aggregation.sealing import attest
+
+        noted = kept.notes.get("enclave", {})
+        return {"enclave": attest(agreement, message.meta["attested"], noted, self._policy, self._collateral)}, said
 
     def _longest(self, kept: Memory, agreement: Agreement) -> int:
         return self._request(agreement, agreement.clients).most_bytes
@@ -141,21 +154,31 @@ class Device(Guest[Agreement]):
         if not Conditions.now(self._conditions).ready:
             raise Refused("not ready")
         message = decode(payload, expected=self._request(agreement, present))
+        notes = {"assigned": [client, label], **self._grouped(kept, agreement, message.meta["group"])}
         problem = self._problem(kept, agreement, present, client, label)
         theta_P = message.fields.pop(NETWORK)
         try:
             own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
             update_P = clipped(trained_P - theta_P, agreement.sums.clip)
-            sent, half = self._sent(agreement, theta_P, update_P, turn, message.meta["group"])
+            sent, half = self._sent(kept, agreement, theta_P, update_P, turn, message.meta["group"])
         except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
             raise Refused("failed") from None
         meta = {"run": agreement.run, "plan": agreement.digest}
         reply = encode("trained", turn, meta, {**sent, **leaves}, half)
-        self.keep.write(kept.after(turn, payload, reply, own, {"assigned": [client, label]}))
+        self.keep.write(kept.after(turn, payload, reply, own, notes))
         return reply
 
+    def _grouped(self, kept: Memory, agreement: Agreement, group: str) -> dict[str, Json]:
+        """What to note of the group: a server that formed others all the time would learn from how sums differ."""
+        known = kept.notes.get("groups", [])
+        if not agreement.sums.summed or group in known:
+            return {}
+        if len(known) >= _MOST_GROUPS:
+            raise Refused("group")
+        return {"groups": [*known, group]}
+
     def _sent(
-        self, agreement: Agreement, theta_P: Tensor, update_P: Tensor, turn: int, group: str
+        self, kept: Memory, agreement: Agreement, theta_P: Tensor, update_P: Tensor, turn: int, group: str
     ) -> tuple[Fields, frozenset[str]]:
         """(what leaves for the sum, which of it travels in half precision)"""
         if not agreement.sums.summed:
@@ -171,7 +194,13 @@ class Device(Guest[Agreement]):
         if len(members) != HASH:
             raise Refused("group")
         context = Context(agreement.run, plan, turn, members, network_digest(theta_P))
-        whole_P = contribution(agreement.sums, update_P, self._open(agreement)[1])
+        samples = self._open(agreement)[1]
+        if agreement.sums.aggregation == "enclave":
+            from selfsame.deploy.aggregation.sealing import sealed, trusted_key
+
+            key = trusted_key(kept.notes.get("enclave", {}), self._policy)
+            return sealed(agreement.sums, update_P, samples, context, self._sign(), key), frozenset()
+        whole_P = contribution(agreement.sums, update_P, samples)
         return masked(agreement.sums, whole_P, context, self._sign()), frozenset()
 
     def _problem(self, kept: Memory, agreement: Agreement, present: int, client: int, label: int) -> Problem:

@@ -6,15 +6,14 @@ them answer the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from selfsame.config.recipe import Recipe
+from selfsame.deploy.absorb import Reported, absorb
 from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
 from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
 from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
@@ -22,41 +21,47 @@ from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Message, Refused, Spec, encode
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.folder import Seat
-from selfsame.deploy.host import Ask, Call, Host, rates
+from selfsame.deploy.host import Ask, Call, Host
 from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
-from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, cast
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
 
+if TYPE_CHECKING:
+    from selfsame.deploy.aggregation.enclave import Keeper
+
 _GONE = 10  # rounds of its group in a row that a device has missed before it no longer counts as a member
-
-
-@dataclass(frozen=True)
-class Report:
-    """What of an answer is no part of the sum."""
-
-    seat: Seat
-    weight: int
-    fields: Fields
 
 
 class Server(Host[Agreement]):
     """As `Host`; the tables and the network are made when the first devices are there.
 
-    `helpers` take the masks off, where the recipe has updates masked.
+    `helpers` take the masks off, where the recipe has updates masked. `enclave` keeps the one that adds up.
     """
 
     KINDS = ("trained",)
 
     def __init__(
-        self, folder: Path, recipe: Recipe, terms: Terms, *, helpers: Sequence[HelperTerms] = (), **rest: Any
+        self,
+        folder: Path,
+        recipe: Recipe,
+        terms: Terms,
+        *,
+        helpers: Sequence[HelperTerms] = (),
+        enclave: Callable[[Agreement], Keeper] | None = None,
+        **rest: Any,
     ) -> None:
         self._helpers = tuple(helpers)
         self._totals: Totals | None = None  # made with the first round, when the tables are there
         super().__init__(folder, recipe, terms, **rest)
+        self._keeper: Keeper | None = None
+        if self.agreement.sums.aggregation == "enclave":
+            if enclave is None:
+                raise SelfsameError("sums.aggregation: no enclave is there; name its devices' keys, or another way")
+            self._keeper = enclave(self.agreement)
         self._new: list[str] = []  # registered, but the tables have no rows for them yet
-        self._reports: dict[str, Report] = {}  # of the open round
+        self._reports: dict[str, Reported] = {}  # of the open round
         self._group: Group = ()  # whose round it is, where sums are over groups
         self._closed: tuple[int, int] | None = None  # asked and silent of a round whose sum is not yet known
         self._there: list[str] = []  # helpers that can be reached
@@ -73,6 +78,8 @@ class Server(Host[Agreement]):
         model = self.problem.model
         if sums.aggregation == "clear":
             return Clear(model.parameters, model.dtype, sums.clip, half)
+        if self._keeper is not None:
+            return self._keeper.totals(self.agreement, self.folder / "contributions")
         from selfsame.deploy.aggregation.contribution import masked_fields
         from selfsame.deploy.aggregation.masked import Masked
         from selfsame.deploy.aggregation.store import Store
@@ -80,6 +87,29 @@ class Server(Host[Agreement]):
         kept = masked_fields(sums) | self._report_fields()
         store = Store(self.folder / "contributions", self.run, kept)
         return Masked(sums, self.agreement.to_json(), self.agreement.digest, store, self.terms.answer_wait, half)
+
+    # The enclave, where one adds up
+
+    def _invite(self, node: str, **more: Any) -> Ask:
+        return super()._invite(node, attested=self._keeper.told() if self._keeper else "", **more)
+
+    def _enclave_ended(self, now: float) -> None:
+        """Its key is gone: the round is given up, and everybody attests the next one."""
+        self.counts["enclave ended"] += 1
+        for node in self._calls:
+            self.registry.forget(node)
+            self._calls[node] = Call()
+        self._new.clear()
+        if self._round is not None and self._round.answers is not None:
+            self._round.close()
+            self._closed, self._round = (len(self._round.answers.asked), 0), None
+        if self._closed is not None:
+            self._end(now, Outcome(()))
+
+    def close(self) -> None:
+        """End the enclave, where there is one."""
+        if self._keeper is not None:
+            self._keeper.close()
 
     def begin(self, nodes: Sequence[str], now: float) -> None:
         helpers = {helper.name for helper in self._helpers}
@@ -112,6 +142,8 @@ class Server(Host[Agreement]):
         return super().waiting_until
 
     def _step(self, now: float) -> list[Ask]:
+        if self._keeper is not None and self._keeper.ended():
+            self._enclave_ended(now)
         if self._round is not None:
             self._settle(now)
         if self._closed is not None:
@@ -139,6 +171,8 @@ class Server(Host[Agreement]):
         _, message, conditions = self._heard(node, payload, REGISTERED)
         if message.meta["plan"] != self.agreement.digest:
             raise Refused("plan")
+        if self._keeper is not None and node not in self._keeper.names:
+            raise Refused("device")
         seat = self._seat(node, message)
         self._calls[node] = Call()
         if not conditions.ready:
@@ -272,10 +306,10 @@ class Server(Host[Agreement]):
         self._reports[node] = self._report(node, fields)
         return "taken"
 
-    def _report(self, node: str, fields: Fields) -> Report:
+    def _report(self, node: str, fields: Fields) -> Reported:
         device = self.problem.model.device
         here = {name: value.to(device) for name, value in fields.items()}
-        return Report(self.seats[node], self._weight(self.seats[node]), here)
+        return Reported(self.seats[node], self._weight(self.seats[node]), here)
 
     def _weight(self, seat: Seat) -> int:
         cap = self.agreement.sums.cap
@@ -370,22 +404,3 @@ class Server(Host[Agreement]):
             refused=torch.zeros((), dtype=torch.int64, device=model.device),
             present=present,
         )
-
-
-def absorb(problem: Problem, state: State, reports: Sequence[Report], update_P: Tensor | None) -> None:
-    """The server's half of a round, in place: what devices report, in the order of the clients, and the network."""
-    reports = sorted(reports, key=lambda report: report.seat.client)
-    (lr, server_lr), device = rates(problem.recipe, state.round), state.theta_P.device
-    total = sum(report.weight for report in reports)
-    who = Cohort(
-        torch.tensor([report.seat.client for report in reports], device=device),
-        torch.tensor([report.seat.label for report in reports], device=device),
-        torch.ones(len(reports), dtype=torch.bool, device=device),
-    )
-    together = {name: torch.cat([report.fields[name] for report in reports]) for name in reports[0].fields}
-    weight_M = torch.tensor([report.weight / total for report in reports], dtype=state.theta_P.dtype, device=device)
-    stream = problem.server_stream("absorb", state.round)
-    problem.method.absorb(state.server, together, who, weight_M, lr, stream)
-    if update_P is not None:
-        step_P = -update_P.to(state.theta_P)
-        optimisers.step(problem.recipe.server, state.optim, state.theta_P, step_P, lr, server_lr)

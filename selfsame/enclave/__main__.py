@@ -10,14 +10,16 @@ import os
 import sys
 from typing import IO
 
-from selfsame.enclave.mandate import LONGEST, Mandate
+from selfsame.enclave.adder import Adder
+from selfsame.enclave.door import NO, YES, Door
+from selfsame.enclave.mandate import LONGEST, Mandate, read_plan
 from selfsame.enclave.message import Denied, read_frame, write_frame
-from selfsame.enclave.session import NO, YES, Enclave
+from selfsame.enclave.session import Enclave
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
     """Answer every frame until the stream ends."""
-    enclave: Enclave | None = None
+    enclave: Door | None = None
     while True:
         try:
             frame = read_frame(source, enclave.largest_frame() if enclave else LONGEST)
@@ -30,7 +32,8 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
             write_frame(sink, enclave.handle(frame))
             continue
         try:
-            enclave = Enclave(Mandate.read(frame))
+            plan = read_plan(frame)
+            enclave = Enclave(plan) if isinstance(plan, Mandate) else Adder(plan)
             write_frame(sink, YES)
         except (ValueError, TypeError):
             write_frame(sink, NO + b"plan")

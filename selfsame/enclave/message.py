@@ -28,9 +28,9 @@ REASONS = {
     "dtype": "not 32-bit floating point",
     "shape": "not the shape that the plan gives",
     "finite": "infinite or not a number",
-    "norm": "longer than the plan allows",
     "state": "nothing that this stage of the round waits for",
     "few": "fewer participants than the plan requires",
+    "spent": "as many rounds as the plan allows one device are used up",
     "device": "not a device that is registered here",
     "signature": "not signed by the device whose name it bears",
     "network": "not all of them trained from the same network",
@@ -60,6 +60,10 @@ class Order(IntEnum):
     DERIVE = 6  # a round -> sealed derivatives, one message a participant
     AGGREGATE = 7  # a round -> the weighted mean of the gradients
     COUNTS = 8  # nothing -> what was taken and refused, in JSON
+    REGISTER = 9  # the devices' public keys -> nothing
+    OPEN = 10  # a round, its network and its group -> nothing
+    ADD = 11  # a device's sealed update, of this round or one that stands in -> nothing
+    RELEASE = 12  # a round -> the weighted sum of the group's updates, and its weight
 
 
 class Content(IntEnum):
@@ -101,8 +105,8 @@ def pack(array_RC: NDArray[np.floating]) -> bytes:
     return _ARRAY.pack(_FLOAT32, rows, columns) + np.ascontiguousarray(array_RC, "<f4").tobytes()
 
 
-def unpack(data: bytes, most_rows: int, columns: int, norm: float) -> NDArray[np.float32]:
-    """The matrix that `pack` wrote; refused unless type, shape, size, finiteness and each row's length are right."""
+def unpack(data: bytes, most_rows: int, columns: int) -> NDArray[np.float32]:
+    """The matrix that `pack` wrote; refused unless type, shape, size and finiteness are right."""
     if len(data) < _ARRAY.size:
         raise Denied("size")
     kind, rows, wide = _ARRAY.unpack_from(data)
@@ -115,9 +119,18 @@ def unpack(data: bytes, most_rows: int, columns: int, norm: float) -> NDArray[np
     array_RC = np.frombuffer(data, "<f4", offset=_ARRAY.size).reshape(rows, columns).astype(np.float32)
     if not np.isfinite(array_RC).all():
         raise Denied("finite")
-    if (np.einsum("rc,rc->r", array_RC, array_RC, dtype=np.float64) > norm * norm).any():
-        raise Denied("norm")
     return array_RC
+
+
+def clipped(array_RC: NDArray[np.float32], longest: float) -> NDArray[np.float64]:
+    """The rows in double precision, each scaled down to the length `longest` where it is longer."""
+    return array_RC * within(array_RC, longest)[:, None]
+
+
+def within(array_RC: NDArray[np.float32], longest: float) -> NDArray[np.float64]:
+    """By how much to multiply each row so that none is longer than `longest`."""
+    length_R = np.sqrt(np.einsum("rc,rc->r", array_RC, array_RC, dtype=np.float64))
+    return longest / np.maximum(length_R, longest)
 
 
 def packed_size(rows: int, columns: int) -> int:

@@ -1,8 +1,9 @@
 """Sealing: HPKE to the enclave's key, then a key of its own for each direction of each session.
 
-A sealed message is a header in the clear (field, session, round, sequence number) and a text under AES-256-GCM. The
-header is authenticated with the text and the sequence number is the nonce, so that a message counts once, in its
-order, in its round and in its direction.
+A sealed message is a header in the clear (field, session, round, sequence number), a salt and a text under AES-256-GCM.
+The header is authenticated with the text, so that a message counts once, in its order, in its round and in its
+direction. The salt is random and makes a key for this one message: a device whose disk was put back to an earlier state
+writes the same numbers again, and under other keys.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from selfsame.enclave.message import Content, Denied
 
 SIZE = 32  # bytes of a key, a nonce, a plan's digest
-_HELLO = b"selfsame hello 1"
-_KEYS = b"selfsame keys 1"
+_HELLO = b"selfsame hello 2"
+_KEYS = b"selfsame keys 2"
+_MESSAGE = b"selfsame message 1"
 _HEAD = struct.Struct("<BQQQ")  # field, session, round, sequence number
 _SESSION = struct.Struct("<Q")
+_USED = struct.Struct("<Q")
+_NONCE = bytes(12)  # each key seals one message
 _TAG = 16
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
-OVERHEAD = _HEAD.size + _TAG
+OVERHEAD = _HEAD.size + SIZE + _TAG
 
 
 @dataclass
@@ -36,16 +40,16 @@ class Channel:
     """One end of a session: seals what it sends, opens what the other end sent."""
 
     session: int
-    sending: AESGCM
-    receiving: AESGCM
+    sending: bytes
+    receiving: bytes
     sent: int = 0
     seen: int = 0
 
     def seal(self, field: Content, round: int, text: bytes) -> bytes:
         """The next message of this direction."""
         self.sent += 1
-        head = _HEAD.pack(field, self.session, round, self.sent)
-        return head + self.sending.encrypt(_nonce(self.sent), text, head)
+        head, salt = _HEAD.pack(field, self.session, round, self.sent), os.urandom(SIZE)
+        return head + salt + _once(self.sending, salt).encrypt(_NONCE, text, head)
 
     def open(self, field: Content, round: int, message: bytes) -> bytes:
         """The text of a message of this field and round that is newer than all before; a refusal changes nothing."""
@@ -58,9 +62,9 @@ class Channel:
             raise Denied("round")
         if number <= self.seen:
             raise Denied("replayed")
-        head, sealed = message[: _HEAD.size], message[_HEAD.size :]
+        head, salt, sealed = message[: _HEAD.size], message[_HEAD.size :][:SIZE], message[_HEAD.size + SIZE :]
         try:
-            text = self.receiving.decrypt(_nonce(number), sealed, head)
+            text = _once(self.receiving, salt).decrypt(_NONCE, sealed, head)
         except InvalidTag:
             raise Denied("seal") from None
         self.seen = number
@@ -79,50 +83,58 @@ def addressed(message: bytes) -> tuple[int, int]:
     return field, session
 
 
-def _nonce(number: int) -> bytes:
-    return number.to_bytes(12, "big")
+def _once(key: bytes, salt: bytes) -> AESGCM:
+    """The cipher of one message."""
+    return AESGCM(HKDF(SHA256(), SIZE, salt=salt, info=_MESSAGE).derive(key))
 
 
-def hello(enclave_key: bytes, nonce: bytes, plan: bytes) -> tuple[bytes, bytes]:
-    """A device's first message, and the secret in it that only the enclave can open."""
+def hello(enclave_key: bytes, nonce: bytes, plan: bytes, device: bytes) -> tuple[bytes, bytes]:
+    """A device's first message, and the secret in it, which only the enclave can open; `device` goes with it."""
     secret = os.urandom(SIZE)
     key = X25519PublicKey.from_public_bytes(enclave_key)
-    return nonce + _SUITE.encrypt(secret, key, info=_HELLO + nonce + plan), secret
+    return nonce + _SUITE.encrypt(secret + device, key, info=_HELLO + nonce + plan), secret
 
 
-def answer(private: X25519PrivateKey, plan: bytes, session: int, message: bytes) -> tuple[Channel, bytes]:
-    """The enclave's end of a new session, and the welcome that goes back.
+def heard(private: X25519PrivateKey, plan: bytes, message: bytes) -> tuple[bytes, bytes]:
+    """(the secret, the name by which the device is known to enclaves alone) of a hello."""
+    nonce, sealed = message[:SIZE], message[SIZE:]
+    try:
+        both = _SUITE.decrypt(sealed, private, info=_HELLO + nonce + plan)
+    except (InvalidTag, ValueError):
+        raise Denied("seal") from None
+    if len(both) != 2 * SIZE:
+        raise Denied("size")
+    return both[:SIZE], both[SIZE:]
+
+
+def answer(
+    private: X25519PrivateKey, plan: bytes, session: int, message: bytes, secret: bytes, used: int
+) -> tuple[Channel, bytes]:
+    """The enclave's end of a new session, and the welcome that goes back, with the rounds this device has used.
 
     The enclave adds 32 bytes of its own: the same hello never makes the same keys again.
     """
-    nonce, sealed = message[:SIZE], message[SIZE:]
-    try:
-        secret = _SUITE.decrypt(sealed, private, info=_HELLO + nonce + plan)
-    except (InvalidTag, ValueError):
-        raise Denied("seal") from None
-    if len(secret) != SIZE:
-        raise Denied("size")
     fresh = os.urandom(SIZE)
     own = private.public_key().public_bytes_raw()
     up, down = _keys(secret, fresh, own, plan, session, message)
     channel = Channel(session, sending=down, receiving=up)
-    return channel, _SESSION.pack(session) + fresh + channel.seal(Content.WELCOME, 0, b"")
+    return channel, _SESSION.pack(session) + fresh + channel.seal(Content.WELCOME, 0, _USED.pack(used))
 
 
-def welcomed(enclave_key: bytes, plan: bytes, message: bytes, secret: bytes, reply: bytes) -> Channel:
-    """The device's end of the session, once the welcome proves that the enclave has the same keys."""
-    if len(reply) != _SESSION.size + SIZE + OVERHEAD:
+def welcomed(enclave_key: bytes, plan: bytes, message: bytes, secret: bytes, reply: bytes) -> tuple[Channel, int]:
+    """The device's end of the session, once the welcome proves that the enclave has the same keys; the rounds used."""
+    if len(reply) != _SESSION.size + SIZE + OVERHEAD + _USED.size:
         raise Denied("size")
     (session,) = _SESSION.unpack_from(reply)
     fresh = reply[_SESSION.size : _SESSION.size + SIZE]
     up, down = _keys(secret, fresh, enclave_key, plan, session, message)
     channel = Channel(session, sending=up, receiving=down)
-    channel.open(Content.WELCOME, 0, reply[_SESSION.size + SIZE :])
-    return channel
+    (used,) = _USED.unpack(channel.open(Content.WELCOME, 0, reply[_SESSION.size + SIZE :]))
+    return channel, used
 
 
-def _keys(secret: bytes, fresh: bytes, key: bytes, plan: bytes, session: int, message: bytes) -> tuple[AESGCM, AESGCM]:
+def _keys(secret: bytes, fresh: bytes, key: bytes, plan: bytes, session: int, message: bytes) -> tuple[bytes, bytes]:
     """The keys up and down, bound to everything that was said so far."""
     said = hashlib.sha256(key + plan + _SESSION.pack(session) + message).digest()
     both = HKDF(SHA256(), 2 * SIZE, salt=fresh, info=_KEYS + said).derive(secret)
-    return AESGCM(both[:SIZE]), AESGCM(both[SIZE:])
+    return both[:SIZE], both[SIZE:]

@@ -7,26 +7,24 @@ differ by somebody's gradient.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from selfsame.enclave import losses, quote, seal
+from selfsame.enclave.door import Attest, Door
 from selfsame.enclave.mandate import Mandate
-from selfsame.enclave.message import Content, Denied, Order, pack, packed_size, unpack
+from selfsame.enclave.message import Content, Denied, Order, clipped, pack, packed_size, unpack
 from selfsame.enclave.noise import Draw, Mechanism, kept, noised
 
 _NUMBER = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
-_MOST_NONCES = 1 << 16  # quotes that still wait for their hello; the oldest is forgotten first
-YES, NO = b"\x01", b"\x00"
+_MOST_NONCES = 1 << 16  # that are remembered, used or not; the oldest is forgotten first
 
 
 @dataclass
@@ -35,78 +33,61 @@ class Sitting:
 
     number: int
     emb: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by session, until derivatives are out
+    devices: set[bytes] = field(default_factory=set)  # whose embeddings are in
     sizes: dict[int, int] = field(default_factory=dict)  # |d_i|, of those who were sent derivatives
     given: set[int] = field(default_factory=set)  # those whose gradient is in
     sum_P: NDArray[np.float64] | None = None
     closed: bool = False
 
 
-class Enclave:
-    """It alone holds the private key and the sessions' keys."""
+class Enclave(Door):
+    """The enclave of split rounds; it alone holds the sessions' keys."""
 
-    def __init__(self, plan: Mandate, draw: Draw = os.urandom, attest: Callable[[bytes], bytes] = quote.take) -> None:
-        self._plan, self._digest = plan, plan.digest()
+    def __init__(self, plan: Mandate, draw: Draw = os.urandom, attest: Attest = quote.take) -> None:
+        super().__init__(plan.digest(), attest)
+        self._plan, self._draw = plan, draw
         self._loss, self._mechanism = losses.Loss(**plan.loss), Mechanism(**plan.privacy)
-        self._draw, self._attest = draw, attest
-        self._private = X25519PrivateKey.generate()
-        self._nonces: dict[bytes, None] = {}
+        self._nonces: dict[bytes, bool] = {}  # and whether a session may still be opened with it
         self._channels: dict[int, seal.Channel] = {}
+        self._device_of: dict[int, bytes] = {}  # by session: who
+        self._used: Counter[bytes] = Counter()  # rounds in which a device's embeddings were used
         self._last_session = 0
         self._begun = 0
         self._round: Sitting | None = None
         self._last_round = 0
-        self.accepted: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self._answers: dict[int, Callable[[bytes], bytes]] = {
-            Order.ATTEST: self._quote,
+        self._answers |= {
             Order.HELLO: self._hello,
             Order.FORGET: self._forget,
             Order.BEGIN: self._begin,
             Order.SEALED: self._sealed,
             Order.DERIVE: self._derive,
             Order.AGGREGATE: self._aggregate,
-            Order.COUNTS: self._counts,
         }
 
     def largest_frame(self) -> int:
-        """No frame under this plan is longer."""
         plan = self._plan
         return 256 + max(packed_size(plan.samples, plan.dim), packed_size(1, plan.parameters))
 
-    def handle(self, frame: bytes) -> bytes:
-        """The answer to one frame. Whatever the frame holds, there is one, and a refused frame changes nothing."""
-        try:
-            if not frame or frame[0] not in self._answers:
-                raise Denied("frame")
-            return YES + self._answers[frame[0]](frame[1:])
-        except Denied as refusal:
-            return self.refuse(refusal.reason)
-        except Exception:
-            return self.refuse("internal")  # what went wrong could name a value: only the count leaves
-
-    def refuse(self, reason: str) -> bytes:
-        """Count a refusal; the answer that says why."""
-        self.refused[reason] += 1
-        return NO + reason.encode("ascii")
-
     def _quote(self, nonce: bytes) -> bytes:
-        if len(nonce) != seal.SIZE:
-            raise Denied("size")
-        key = self._private.public_key().public_bytes_raw()
-        taken = self._attest(quote.report_data(key, nonce, self._digest))
-        self._nonces[nonce] = None
+        """A quote, with which one session can be opened."""
+        if not self._nonces.get(nonce, True):
+            raise Denied("nonce")
+        found = super()._quote(nonce)
+        self._nonces[nonce] = True
         if len(self._nonces) > _MOST_NONCES:
             del self._nonces[next(iter(self._nonces))]
-        return key + taken
+        return found
 
     def _hello(self, message: bytes) -> bytes:
         nonce = message[: seal.SIZE]
-        if nonce not in self._nonces:
+        if not self._nonces.get(nonce):
             raise Denied("nonce")
-        channel, welcome = seal.answer(self._private, self._digest, self._last_session + 1, message)
-        del self._nonces[nonce]
-        self._last_session += 1
-        self._channels[channel.session] = channel
+        secret, device = seal.heard(self._private, self._digest, message)
+        session = self._last_session + 1
+        channel, welcome = seal.answer(self._private, self._digest, session, message, secret, self._used[device])
+        self._nonces[nonce] = False
+        self._last_session = session
+        self._channels[session], self._device_of[session] = channel, device
         self.accepted["hello"] += 1
         return welcome
 
@@ -114,8 +95,9 @@ class Enclave:
         session = _number(payload)
         if self._channels.pop(session, None) is None:
             raise Denied("session")
-        if self._round is not None:
-            self._round.emb.pop(session, None)
+        device = self._device_of.pop(session)
+        if self._round is not None and self._round.emb.pop(session, None) is not None:
+            self._round.devices.discard(device)
         return b""
 
     def _begin(self, payload: bytes) -> bytes:
@@ -137,17 +119,21 @@ class Enclave:
         plan, current = self._plan, self._round
         if claimed == Content.EMBEDDINGS:
             text = channel.open(Content.EMBEDDINGS, current.number, message)
-            emb_BD = unpack(text, plan.samples, plan.dim, plan.embedding_norm)
-            if current.sizes or session in current.emb:
+            emb_BD = unpack(text, plan.samples, plan.dim)
+            device = self._device_of[session]
+            if current.sizes or device in current.devices:
                 raise Denied("state")
+            if plan.most and self._used[device] >= plan.most:
+                raise Denied("spent")
             current.emb[session] = emb_BD
+            current.devices.add(device)
             self.accepted["embeddings"] += 1
         elif claimed == Content.GRADIENT:
             text = channel.open(Content.GRADIENT, current.number, message)
-            grad_P = unpack(text, 1, plan.parameters, plan.gradient_norm)[0]
+            grad_1P = unpack(text, 1, plan.parameters)
             if current.closed or session not in current.sizes or session in current.given:
                 raise Denied("state")
-            part_P = current.sizes[session] * grad_P.astype(np.float64)
+            part_P = current.sizes[session] * clipped(grad_1P, plan.gradient_clip)[0]
             current.sum_P = part_P if current.sum_P is None else current.sum_P + part_P
             current.given.add(session)
             self.accepted["gradient"] += 1
@@ -164,7 +150,7 @@ class Enclave:
             raise Denied("few")
         sessions = sorted(current.emb)
         sizes = [len(current.emb[session]) for session in sessions]
-        emb_SD = np.concatenate([current.emb[session] for session in sessions]).astype(np.float64)
+        emb_SD = clipped(np.concatenate([current.emb[session] for session in sessions]), self._plan.embedding_clip)
         label_S = np.repeat(np.arange(len(sessions)), sizes)
         kept_S = kept(len(emb_SD), self._mechanism.drop, self._draw)
         grad_SD = np.zeros_like(emb_SD)
@@ -176,6 +162,7 @@ class Enclave:
             grad_BD[kept_B] = noised(grad_BD[kept_B], self._mechanism, self._draw)
             message = self._channels[session].seal(Content.DERIVATIVES, current.number, pack(grad_BD))
             out += [_LENGTH.pack(len(message)), message]
+        self._used.update(self._device_of[session] for session in sessions)
         current.sizes = dict(zip(sessions, sizes))
         current.emb.clear()
         return b"".join(out)
@@ -192,17 +179,14 @@ class Enclave:
         current.closed, current.sum_P = True, None
         return pack(mean_P[None])
 
-    def _counts(self, payload: bytes) -> bytes:
+    def _now(self) -> dict[str, Any]:
         now = self._round or Sitting(0)
-        counts = {
-            "accepted": dict(self.accepted),
-            "refused": dict(self.refused),
+        return {
             "sessions": len(self._channels),
             "round": now.number,
             "embeddings": len(now.emb) or len(now.sizes),
             "gradients": len(now.given),
         }
-        return json.dumps(counts, sort_keys=True).encode("ascii")
 
     def _present(self, payload: bytes) -> Sitting:
         if self._round is None or _number(payload) != self._round.number:

@@ -150,7 +150,7 @@ def test_the_plan_is_pinned(tmp_path):
     terms = pair.server.agreement
     worse = replace(terms, recipe=replace(terms.recipe, local=replace(terms.recipe.local, lr=9.0)))
     for offered, why in ((worse, "plan"), (replace(terms, run="other"), "run")):
-        payload = encode("register", 0, {"run": offered.run, "agreement": offered.to_json()}, {})
+        payload = encode("register", 0, {"run": offered.run, "agreement": offered.to_json(), "attested": ""}, {})
         assert refusal(pair.device.reply(payload)) == why
     assert pair.state == before
     ask = pair.ask()
@@ -180,7 +180,7 @@ def test_code_by_its_path_needs_consent(tmp_path):
     pair = Pair(tmp_path)
     terms = pair.server.agreement
     terms = replace(terms, recipe=replace(terms.recipe, net=replace(terms.recipe.net, name="os:system")))
-    payload = encode("register", 0, {"run": terms.run, "agreement": terms.to_json()}, {})
+    payload = encode("register", 0, {"run": terms.run, "agreement": terms.to_json(), "attested": ""}, {})
     assert refusal(pair.device.reply(payload)) == "plan"
 
 
@@ -208,7 +208,7 @@ def test_code_by_its_path_needs_consent(tmp_path):
 def test_terms_that_make_no_sense(tmp_path, change):
     pair = Pair(tmp_path)
     given = {**pair.server.agreement.to_json(), **change}
-    payload = encode("register", 0, {"run": str(given["run"]), "agreement": given}, {})
+    payload = encode("register", 0, {"run": str(given["run"]), "agreement": given, "attested": ""}, {})
     assert refusal(pair.device.reply(payload)) == "plan"
     assert pair.state == b""
 
@@ -311,7 +311,8 @@ def test_samples_from_a_folder(tmp_path):
     pair = Pair(tmp_path).registered()
     ask = pair.ask()
     reader = Device(tmp_path / "reader", tmp_path / "files", simulate=True)
-    register = encode("register", 0, {"run": pair.server.run, "agreement": pair.server.agreement.to_json()}, {})
+    meta = {"run": pair.server.run, "agreement": pair.server.agreement.to_json(), "attested": ""}
+    register = encode("register", 0, meta, {})
     _, _, meta = glance(reader.reply(register), 10**6)
     assert meta["place"] == -1 and meta["samples"] == len(images)
     assert reader.reply(ask) == pair.device.reply(ask)

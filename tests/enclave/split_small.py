@@ -23,9 +23,10 @@ def a_plan(**changes):
         "participants": 3,
         "gradients": 2,
         "samples": 4,
-        "embedding_norm": 100.0,
-        "gradient_norm": 1000.0,
+        "embedding_clip": 100.0,
+        "gradient_clip": 1000.0,
         "rounds": 100,
+        "most": 0,
     }
     return Mandate(**(whole | changes))
 

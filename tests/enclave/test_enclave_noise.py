@@ -25,7 +25,8 @@ def silent(count):
 
 
 def uniforms(data):
-    return [(k + 0.5) / 2**64 for (k,) in struct.iter_unpack("<Q", data)]
+    """In whole numbers, rounded once."""
+    return [(2 * ((high << 64) + low) + 1) / 2**129 for high, low in struct.iter_unpack("<QQ", data)]
 
 
 def test_outside_tests_it_is_the_systems_generator():
@@ -42,7 +43,8 @@ def test_laplace_by_hand():
     for i, value in enumerate(grad.ravel()):
         clipped = max(-clip, min(clip, float(value)))
         shift = -scale * math.log(far[i]) * (1 if side[i] > 0.5 else -1)
-        assert got.ravel()[i] == (math.trunc(clipped / step) + round(shift / step)) * step
+        exact = (math.trunc(clipped / step) + round(shift / step)) * step
+        assert abs(got.ravel()[i] - exact) <= (step if abs(shift / step % 1 - 0.5) < 1e-6 else 0)
 
 
 def test_gaussian_by_hand():
@@ -100,10 +102,21 @@ def test_drop_rate():
     assert kept(0, 0.2).shape == (0,)
 
 
-@given(st.integers(0, 2**64 - 1))
-def test_uniform_numbers_are_in_range(word):
-    (u,) = noise._uniform(1, lambda n: struct.pack("<Q", word))
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_uniform_numbers_are_in_range(high, low):
+    (u,) = noise._uniform(1, lambda n: struct.pack("<QQ", high, low))
     assert 0 < u <= 1
+    assert math.isclose(u, (2 * ((high << 64) + low) + 1) / 2**129, rel_tol=1e-15)
+
+
+@given(st.integers(21, 127), st.integers(0, 2**128 - 1))
+def test_laplaces_grid_has_no_hole_before_74_scales(bits, rest):
+    """Of neighbours among the numbers that can be drawn, about 2^(bits - 128), noise is a step apart at most."""
+    word = (1 << bits) + rest % (1 << bits)
+    draws = [struct.pack("<QQ", k >> 64, k & (2**64 - 1)) for k in (word, word + 1)]
+    far, near = (-math.log(float(noise._uniform(1, lambda n, d=d: d)[0])) for d in draws)
+    assert 0 <= far - near <= 2.0**-21 + 1e-12
+    assert far < 74 or bits < 22
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_a_plan_is_written_in_one_way():
         ("participants", 4),
         ("gradients", 3),
         ("samples", 5),
-        ("embedding_norm", 1.0),
-        ("gradient_norm", 1.0),
+        ("embedding_clip", 1.0),
+        ("gradient_clip", 1.0),
         ("rounds", 5),
     ],
 )
@@ -105,8 +105,8 @@ def test_every_field_counts(name, value):
         ({"participants": 1}, "participants"),
         ({"gradients": 1}, "gradients"),
         ({"gradients": 4}, "gradients is at most"),
-        ({"embedding_norm": float("nan")}, "embedding_norm"),
-        ({"gradient_norm": 0.0}, "gradient_norm"),
+        ({"embedding_clip": float("nan")}, "embedding_clip"),
+        ({"gradient_clip": 0.0}, "gradient_clip"),
         ({"network": ""}, "network"),
         ({"loss": {"margin": float("inf")}}, "loss"),
         ({"loss": {"kind": ["a"]}}, "loss"),
@@ -144,5 +144,5 @@ def test_any_bytes_are_a_plan_or_a_value_error(data):
 
 @given(st.floats(1e-9, 1e14), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=20).filter(bool))
 def test_what_is_written_is_read(norm, margin, network):
-    plan = a_plan(embedding_norm=norm, loss={"margin": margin}, network=network)
+    plan = a_plan(embedding_clip=norm, loss={"margin": margin}, network=network)
     assert Mandate.read(plan.canonical()) == plan

@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 from selfsame.enclave import seal
 from selfsame.enclave.message import Content, Denied
 
-PLAN = bytes(range(32))
+PLAN, DEVICE, USED = bytes(range(32)), bytes(range(32, 64)), 7
 
 
 def pair(session=5, private=None, plan=PLAN):
     """Both ends of a session: the device's and the enclave's."""
     private = private or X25519PrivateKey.generate()
     key, nonce = private.public_key().public_bytes_raw(), os.urandom(32)
-    message, secret = seal.hello(key, nonce, plan)
-    theirs, welcome = seal.answer(private, plan, session, message)
-    return seal.welcomed(key, plan, message, secret, welcome), theirs
+    message, secret = seal.hello(key, nonce, plan, DEVICE)
+    theirs, welcome = answer(private, plan, session, message)
+    return seal.welcomed(key, plan, message, secret, welcome)[0], theirs
+
+
+def answer(private, plan, session, message):
+    """The enclave's part of an opening."""
+    secret, device = seal.heard(private, plan, message)
+    assert device == DEVICE
+    return seal.answer(private, plan, session, message, secret, USED)
 
 
 def refusal(reason, call, *args):
@@ -100,40 +107,42 @@ def test_every_changed_byte_and_every_cut_is_refused():
 def test_a_hello_for_another_key_plan_or_nonce():
     private, other = X25519PrivateKey.generate(), X25519PrivateKey.generate()
     key, nonce = private.public_key().public_bytes_raw(), os.urandom(32)
-    message, _ = seal.hello(key, nonce, PLAN)
-    refusal("seal", seal.answer, other, PLAN, 1, message)
-    refusal("seal", seal.answer, private, bytes(32), 1, message)
-    refusal("seal", seal.answer, private, PLAN, 1, bytes(32) + message[32:])
+    message, _ = seal.hello(key, nonce, PLAN, DEVICE)
+    refusal("seal", seal.heard, other, PLAN, message)
+    refusal("seal", seal.heard, private, bytes(32), message)
+    refusal("seal", seal.heard, private, PLAN, bytes(32) + message[32:])
     for i in range(32, len(message)):
         with pytest.raises(Denied):
-            seal.answer(private, PLAN, 1, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
+            seal.heard(private, PLAN, message[:i] + bytes([message[i] ^ 1]) + message[i + 1 :])
         with pytest.raises(Denied):
-            seal.answer(private, PLAN, 1, message[:i])
-    refusal("seal", seal.answer, private, PLAN, 1, nonce + bytes(80))  # a point of low order
+            seal.heard(private, PLAN, message[:i])
+    refusal("seal", seal.heard, private, PLAN, nonce + bytes(112))  # a point of low order
+    refusal("size", seal.heard, private, PLAN, seal.hello(key, nonce, PLAN, b"a short name")[0])
 
 
 def test_the_same_hello_never_makes_the_same_keys():
     private = X25519PrivateKey.generate()
     key, nonce = private.public_key().public_bytes_raw(), os.urandom(32)
-    message, secret = seal.hello(key, nonce, PLAN)
-    first, welcome = seal.answer(private, PLAN, 1, message)
-    second, _ = seal.answer(private, PLAN, 1, message)
-    assert first.seal(Content.DERIVATIVES, 1, bytes(32)) != second.seal(Content.DERIVATIVES, 1, bytes(32))
-    device = seal.welcomed(key, PLAN, message, secret, welcome)
+    message, secret = seal.hello(key, nonce, PLAN, DEVICE)
+    first, welcome = answer(private, PLAN, 1, message)
+    second, _ = answer(private, PLAN, 1, message)
+    assert first.sending != second.sending and first.receiving != second.receiving
+    device, used = seal.welcomed(key, PLAN, message, secret, welcome)
+    assert used == USED
     refusal("seal", second.open, Content.EMBEDDINGS, 1, device.seal(Content.EMBEDDINGS, 1, b"x"))
 
 
 def test_a_changed_welcome_is_refused():
     private = X25519PrivateKey.generate()
     key = private.public_key().public_bytes_raw()
-    message, secret = seal.hello(key, os.urandom(32), PLAN)
-    _, welcome = seal.answer(private, PLAN, 1, message)
+    message, secret = seal.hello(key, os.urandom(32), PLAN, DEVICE)
+    _, welcome = answer(private, PLAN, 1, message)
     for i in range(len(welcome)):
         with pytest.raises(Denied):
             seal.welcomed(key, PLAN, message, secret, welcome[:i] + bytes([welcome[i] ^ 1]) + welcome[i + 1 :])
     refusal("size", seal.welcomed, key, PLAN, message, secret, welcome[:-1])
     refusal("seal", seal.welcomed, key, bytes(32), message, secret, welcome)
-    assert seal.welcomed(key, PLAN, message, secret, welcome).session == 1
+    assert seal.welcomed(key, PLAN, message, secret, welcome)[0].session == 1
 
 
 def test_keys_by_hand():
@@ -145,14 +154,33 @@ def test_keys_by_hand():
 
     private = X25519PrivateKey.generate()
     key = private.public_key().public_bytes_raw()
-    message, secret = seal.hello(key, os.urandom(32), PLAN)
-    _, welcome = seal.answer(private, PLAN, 9, message)
-    device = seal.welcomed(key, PLAN, message, secret, welcome)
+    message, secret = seal.hello(key, os.urandom(32), PLAN, DEVICE)
+    _, welcome = answer(private, PLAN, 9, message)
+    device, _ = seal.welcomed(key, PLAN, message, secret, welcome)
     said = hashlib.sha256(key + PLAN + (9).to_bytes(8, "little") + message).digest()
     prk = hmac.new(welcome[8:40], secret, hashlib.sha256).digest()
-    info = b"selfsame keys 1" + said
+    info = b"selfsame keys 2" + said
     up = hmac.new(prk, info + b"\1", hashlib.sha256).digest()
     down = hmac.new(prk, up + info + b"\2", hashlib.sha256).digest()
     sent = device.seal(Content.EMBEDDINGS, 3, b"up")
-    assert AESGCM(up).decrypt((1).to_bytes(12, "big"), sent[25:], sent[:25]) == b"up"
-    assert AESGCM(down).decrypt((1).to_bytes(12, "big"), welcome[65:], welcome[40:65]) == b""
+
+    def opened(key, message):
+        prk = hmac.new(message[25:57], key, hashlib.sha256).digest()
+        once = hmac.new(prk, b"selfsame message 1" + b"\1", hashlib.sha256).digest()
+        return AESGCM(once).decrypt(bytes(12), message[57:], message[:25])
+
+    assert opened(up, sent) == b"up"
+    assert opened(down, welcome[40:]) == USED.to_bytes(8, "little")
+
+
+@given(st.binary(min_size=16, max_size=64), st.integers(0, 20))
+def test_a_channel_that_was_put_back_repeats_no_keystream(text, before):
+    """As a device whose disk was restored: the same keys and numbers, and still another keystream for every message."""
+    device, _ = pair()
+    device.sent = before
+    first = device.seal(Content.EMBEDDINGS, 1, text)
+    device.sent = before
+    second = device.seal(Content.EMBEDDINGS, 1, bytes(len(text)))
+    assert first[:25] == second[:25]  # the same number in the header
+    end = -len(text) - 16
+    assert bytes(a ^ b for a, b in zip(first[end:-16], second[end:-16])) != text

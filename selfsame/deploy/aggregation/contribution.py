@@ -33,11 +33,16 @@ def masked_fields(terms: SumTerms) -> dict[str, Field]:
     }
 
 
-def contribution(terms: SumTerms, update_P: Tensor, samples: int) -> Tensor:
-    """The whole numbers of one update, int64. The rounding, the noise and whether it is sent at all are chance."""
-    weight = min(samples, terms.cap) if terms.cap > 1 else 1
+def weighed(terms: SumTerms, update_P: Tensor, samples: int) -> tuple[Tensor, int]:
+    """(an update, its weight); whether it is sent at all is chance."""
     if terms.quiet and secrets.randbelow(2**53) < terms.quiet * 2**53:
-        update_P, weight = torch.zeros_like(update_P), 0
+        return torch.zeros_like(update_P), 0
+    return update_P, min(samples, terms.cap) if terms.cap > 1 else 1
+
+
+def contribution(terms: SumTerms, update_P: Tensor, samples: int) -> Tensor:
+    """The whole numbers of one update, int64. The rounding and the noise are chance."""
+    update_P, weight = weighed(terms, update_P, samples)
     draw = torch.Generator().manual_seed(secrets.randbits(63))
     one, weight_1 = update_P.detach().cpu()[None], torch.tensor([weight])
     uniform = torch.rand(one.shape, generator=draw)

@@ -88,17 +88,19 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
     }
     for path in filter(None, str(config.get("methods", "")).split(",")):
         method_class(path)  # imported here, at the wish of who configured this device: servers cannot have it done
+    from selfsame.deploy.split.attest import Policy
+
+    statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
+    measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))
+    simulated = config.get("simulated-enclave", False) is True
+    common["policy"] = Policy(measurements, statuses, simulated)  # by default it trusts none
+    common["collateral"] = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
     if not split:
         from selfsame.deploy.device import Device
 
         private = Path(str(config.get("private") or Path(str(config["key"])).with_suffix(".key")))
         signer = private if private.exists() else None
         return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), signer=signer, **common)
-    from selfsame.deploy.split.attest import Policy
     from selfsame.deploy.split.device import SplitDevice
 
-    statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
-    measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))
-    policy = Policy(measurements, statuses, config.get("simulated-enclave", False) is True)  # by default it trusts none
-    collateral = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
-    return SplitDevice(folder, str(config["samples"]), policy=policy, collateral=collateral, **common)
+    return SplitDevice(folder, str(config["samples"]), **common)

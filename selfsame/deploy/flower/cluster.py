@@ -53,6 +53,9 @@ SETTINGS = {
 }
 
 
+REGISTER = "register"  # the devices' public keys, as a helper or an enclave is given them
+
+
 def helper_names(count: int) -> list[str]:
     return [f"helper-{number}" for number in range(count)]
 
@@ -111,7 +114,7 @@ class Cluster:
         if not self.keys.is_dir():
             keys.make_server(self.keys, [HOST, "localhost"])
         self.nodes: list[Node] = []
-        register = private_folder(self.folder / "register", close=True)
+        register = private_folder(self.folder / REGISTER, close=True)
         for number, (place, port) in enumerate(zip(samples, ports, strict=False)):
             name = f"node-{number}"
             if not (self.keys / f"{name}.pub").is_file():

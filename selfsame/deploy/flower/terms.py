@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,9 +49,10 @@ class Serving:
     fewest: int = 2
     transport: str = "exact"  # or half
     seeded: bool = False  # private draws from the recipe's seed: for trying and tests alone
-    enclave: str = ""  # the command that starts FDML's enclave; without, a plain process with a simulated quote
+    enclave: str = ""  # the command that starts an enclave; without, a plain process with a simulated quote
     aggregation: str = ""  # clear, masked or enclave; empty: masked where there are helpers, else as the recipe says
     helpers: tuple[str, ...] = ()  # their NAME.helper files
+    register: str = ""  # where an enclave adds up: the folder with the NAME.pub files of its devices
     samples: SampleForm | None = None  # without, the recipe's data set is loaded
 
     def terms(self, recipe: Recipe) -> Terms:
@@ -85,13 +86,14 @@ def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
     patience = max(terms.answer_wait, terms.embedding_wait)
     known = None if serving.samples is None else without_samples(**vars(serving.samples))
     options: dict[str, Any] = {"federation": known, "transport": serving.transport, "seeded": serving.seeded}
+    process: dict[str, Any] = {"limit": terms.answer_wait}
+    if serving.enclave:
+        process["command"] = shlex.split(serving.enclave)
     if issubclass(method_class(recipe.method.name), SplitLoss):
         from selfsame.deploy.split.controller import Controller
         from selfsame.deploy.split.server import SplitServer
 
-        start = partial(Controller, limit=terms.answer_wait)
-        if serving.enclave:
-            start = partial(start, command=shlex.split(serving.enclave))
+        start = partial(Controller, **process)
         with SplitServer(folder / RUN, recipe, terms, enclave=start, **options) as split:
             yield split, patience, serving.nodes
         return
@@ -99,5 +101,11 @@ def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
     from selfsame.deploy.server import Server
 
     helpers = [HelperTerms.read(Path(path)) for path in serving.helpers] if recipe.sums.summed else []
-    server = Server(folder / RUN, recipe, terms, helpers=helpers, **options)
-    yield server, patience, serving.nodes + len(helpers)
+    if recipe.sums.aggregation == "enclave":
+        from selfsame.deploy.aggregation.enclave import SumController, keeper_of
+        from selfsame.deploy.aggregation.signing import read_public
+
+        keys = [read_public(path)[1] for path in sorted(Path(serving.register).glob("*.pub"))]
+        options["enclave"] = partial(keeper_of, keys=keys, start=SumController, **process)
+    with closing(Server(folder / RUN, recipe, terms, helpers=helpers, **options)) as server:
+        yield server, patience, serving.nodes + len(helpers)

@@ -10,6 +10,7 @@ in the quote. A device pins the first agreement that it accepts.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,19 +27,20 @@ from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
 
-_OVERHEAD = 64  # bytes that a seal adds, at most
+_OVERHEAD = 128  # bytes that a seal adds, at most
+_LONG = 16.0  # an embedding's numbers, root mean square: first networks have about 1, and trained ones up to 2
+_STEEP = 10.0  # a gradient in lengths of the first network: honest ones have up to 4 (docs/enclave.md)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitAgreement(Agreed):
     """The terms of split rounds: everything else that a device agrees to, and Algorithm 3's least numbers."""
 
-    FORMAT = "selfsame-split-agreement-1"
+    FORMAT = "selfsame-split-agreement-2"
 
     required: int  # embeddings before derivatives are computed
     gradients: int  # gradients before a sum leaves the enclave
-    embedding_norm: float = 1e4
-    gradient_norm: float = 1e6
+    gradient_clip: float  # the longest gradient
 
     @staticmethod
     def of(problem: Problem, terms: Terms, run: str, seeded: bool, transport: str = "exact") -> SplitAgreement:
@@ -56,6 +58,7 @@ class SplitAgreement(Agreed):
             seeded=seeded,
             required=terms.required,
             gradients=terms.needed if terms.strategy == "as" else min(terms.needed, terms.fewest + 1),
+            gradient_clip=recipe.sums.clip or _about(_STEEP * float(problem.model.first_theta.double().norm())),
             **sample_terms(federation),
         )
         found.check()
@@ -102,12 +105,18 @@ class SplitAgreement(Agreed):
                 participants=self.required,
                 gradients=self.gradients,
                 samples=recipe.local.batch,
-                embedding_norm=self.embedding_norm,
-                gradient_norm=self.gradient_norm,
+                embedding_clip=_LONG * math.sqrt(problem.world.dim),
+                gradient_clip=self.gradient_clip,
                 rounds=recipe.run.rounds,
+                most=recipe.split.most,
             )
         except ValueError as error:
             raise SelfsameError(f"{error}; cohort.size is at least 2, and so is cohort.size x split.response") from None
+
+
+def _about(number: float) -> float:
+    """To three digits: the terms of a run are the same on processors that round differently."""
+    return float(f"{number:.3g}")
 
 
 # Messages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,12 @@ class Policy:
         if unknown:
             raise SelfsameError(f"TCB status {unknown[0]!r} cannot be accepted; choose from {', '.join(_STATUSES)}")
 
+    def accepts(self, found: Attested) -> bool:
+        """Whether what an enclave proved before is enough today."""
+        if found.simulated:
+            return self.allow_simulated
+        return found.measurement in self.measurements and found.status in self.statuses
+
 
 @dataclass(frozen=True)
 class Attested:
@@ -43,6 +50,11 @@ class Attested:
     measurement: str
     status: str
     advisories: tuple[str, ...] = ()
+
+    @staticmethod
+    def remembered(found: Mapping[str, Any]) -> Attested:
+        """What was written down as JSON."""
+        return Attested(**{**found, "advisories": tuple(found["advisories"])})
 
     @property
     def simulated(self) -> bool:

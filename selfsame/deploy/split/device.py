@@ -8,6 +8,7 @@ same network.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class SplitDevice(Guest[SplitAgreement]):
 
     @property
     def taken(self) -> int:
-        """Rounds in which this device's embeddings have left it: what its privacy costs."""
+        """Rounds in which this device's embeddings have left it, as it or the enclave counts: its privacy's cost."""
         return _taken(self.keep.read())
 
     def _longest(self, kept: Memory, agreement: SplitAgreement) -> int:
@@ -80,9 +81,14 @@ class SplitDevice(Guest[SplitAgreement]):
     def _introduce(
         self, kept: Memory, agreement: SplitAgreement, message: Message
     ) -> tuple[dict[str, Json], dict[str, Json]]:
+        """Whoever registers attests anew: the session before ends with the nonce for the next."""
         attested, hello = from_hex(message.meta["attested"]), b""
+        name = kept.notes.get("name") or os.urandom(32).hex()
+        notes: dict[str, Json] = {"name": name}
         if not attested:
-            pending = Participant(self._build(agreement, kept)[1], self._policy, self._collateral)
+            mandate = self._build(agreement, kept)[1]
+            pending = Participant(mandate, self._policy, self._collateral, bytes.fromhex(name))
+            notes["session"] = {}
         else:
             pending = self._session(agreement, kept, "pending")
             if pending.memory()["said"]:
@@ -92,7 +98,7 @@ class SplitDevice(Guest[SplitAgreement]):
             except SelfsameError:
                 raise Refused("quote") from None
         nonce = "" if attested else pending.nonce.hex()
-        return {"pending": pending.memory()}, {"nonce": nonce, "hello": hello.hex()}
+        return notes | {"pending": pending.memory()}, {"nonce": nonce, "hello": hello.hex()}
 
     # A round
 
@@ -108,11 +114,11 @@ class SplitDevice(Guest[SplitAgreement]):
         if not Conditions.now(self._conditions).ready:
             raise Refused("not ready")
         problem, _ = self._build(agreement, kept, client)
-        taken, most = _taken(kept), problem.recipe.split.most
-        if most and taken >= most:
-            raise Refused("spent")
         message = decode(payload, expected=to_embed(agreement, problem))
         notes, session = self._present(kept, agreement, message.meta)
+        taken, most = max(_taken(kept), session.used), problem.recipe.split.most
+        if most and taken >= most:
+            raise Refused("spent")
         theta_P = message.fields["network"]
         who, batch = self._batch(problem, client, number)
         with torch.no_grad():

@@ -25,9 +25,13 @@ except ImportError as error:
 class Participant:
     """One device and one session; nothing but a nonce leaves it before the quote is proved."""
 
-    def __init__(self, mandate: Mandate, policy: Policy, collateral: str | None = None) -> None:
+    def __init__(
+        self, mandate: Mandate, policy: Policy, collateral: str | None = None, name: bytes | None = None
+    ) -> None:
         self.mandate, self.policy = mandate, policy
+        self.name = name or os.urandom(seal.SIZE)  # by which enclaves, and they alone, know this device again
         self.nonce = os.urandom(seal.SIZE)
+        self.used = 0  # rounds in which the enclave has used embeddings of this device
         self.attested: Attested | None = None
         self._collateral = collateral
         self._digest = mandate.digest()
@@ -39,6 +43,7 @@ class Participant:
         """Everything of the session as JSON, the keys' secret included: for the device's own disk, 0600."""
         channel = self._channel
         return {
+            "name": self.name.hex(),
             "nonce": self.nonce.hex(),
             "said": [part.hex() for part in self._said or ()],
             "welcome": (self._welcome or b"").hex(),
@@ -54,13 +59,11 @@ class Participant:
 
         What was proved then must be accepted by the policy of today.
         """
-        one = Participant(mandate, policy, collateral)
+        one = Participant(mandate, policy, collateral, bytes.fromhex(memory["name"]))
         one.nonce = bytes.fromhex(memory["nonce"])
         if memory["attested"]:
-            found = memory["attested"]
-            one.attested = Attested(**(found | {"advisories": tuple(found["advisories"])}))
-            real = one.attested.measurement in policy.measurements and one.attested.status in policy.statuses
-            if not (policy.allow_simulated if one.attested.simulated else real):
+            one.attested = Attested.remembered(memory["attested"])
+            if not policy.accepts(one.attested):
                 raise SelfsameError(f"session: {one.attested}; the policy accepts it no longer")
         if memory["said"]:
             key, message, secret = (bytes.fromhex(part) for part in memory["said"])
@@ -78,7 +81,7 @@ class Participant:
             raise SelfsameError("quote: the enclave's key is missing")
         expected = quote.report_data(key, self.nonce, self._digest)
         self.attested = check(raw, expected, self.policy, self._collateral)
-        message, secret = seal.hello(key, self.nonce, self._digest)
+        message, secret = seal.hello(key, self.nonce, self._digest, self.name)
         self._said = key, message, secret
         return message
 
@@ -88,7 +91,7 @@ class Participant:
             raise SelfsameError("welcome: it comes once, after a hello")
         key, message, secret = self._said
         try:
-            self._channel = seal.welcomed(key, self._digest, message, secret, reply)
+            self._channel, self.used = seal.welcomed(key, self._digest, message, secret, reply)
         except Denied as refusal:
             raise SelfsameError(f"welcome: {refusal}") from refusal
         self._welcome = reply
@@ -107,7 +110,7 @@ class Participant:
         """Step 6: the loss's derivatives by this device's embeddings."""
         try:
             text = self._open().open(Content.DERIVATIVES, round, message)
-            return unpack(text, self.mandate.samples, self.mandate.dim, float("inf"))
+            return unpack(text, self.mandate.samples, self.mandate.dim)
         except Denied as refusal:
             raise SelfsameError(f"derivatives: {refusal}") from refusal
 

@@ -20,9 +20,10 @@ from selfsame.config.recipe import Recipe
 from selfsame.deploy.codec import REASONS, Message, Refused, as_tensor, encode
 from selfsame.deploy.folder import Saved
 from selfsame.deploy.host import NEVER, Ask, Call, Host, rates
+from selfsame.deploy.process import EnclaveEnded
 from selfsame.deploy.schedule import Decision, Phase, Round, Terms
 from selfsame.deploy.split.agreement import REGISTERED, SplitAgreement, derived, embedded, from_hex
-from selfsame.deploy.split.controller import Controller, EnclaveEnded
+from selfsame.deploy.split.controller import Controller
 from selfsame.enclave import seal
 from selfsame.enclave.mandate import Mandate
 from selfsame.engine import optimisers
@@ -123,9 +124,16 @@ class SplitServer(Host[SplitAgreement]):
         return super()._invite(node, attested=attested.hex(), **more)
 
     def _to_call(self, node: str) -> bool:
-        """Those too, in good time, whose registration will run out; but nobody whom the open round may still hear."""
+        """Those too whose registration has run out; but nobody whom the open round may still hear."""
         phase = self._round.phase if self._round else None
         return phase is None or node not in phase.asked or node in phase.gone
+
+    def _call(self, now: float) -> list[Ask]:
+        """Whoever registers attests anew: its old session ends, and nothing is asked of it before it has another."""
+        asks = super()._call(now)
+        for ask in asks:
+            self._end_session(ask.node)
+        return asks
 
     def _registered(self, node: str, payload: bytes, now: float) -> str:
         """The device's word: first its nonce, for which the enclave makes a quote; then its hello."""
@@ -136,15 +144,14 @@ class SplitServer(Host[SplitAgreement]):
         seat, session = self._seat(node, message), self._session(node)
         assert self._enclave is not None
         try:
-            if asked == "terms" and not session.number:
+            if asked == "terms":
                 attested = self._enclave.attest(from_hex(message.meta["nonce"]))
                 call.asked = ""
                 call.ask("quote", now, wait)
                 self._queue.append(self._invite(node, attested))
                 return ""
-            if asked == "quote":
-                session.welcome = self._enclave.hello(from_hex(message.meta["hello"]))
-                session.number = int.from_bytes(session.welcome[:8], "little")
+            session.welcome = self._enclave.hello(from_hex(message.meta["hello"]))
+            session.number = int.from_bytes(session.welcome[:8], "little")
         except EnclaveEnded:
             raise
         except SelfsameError:
@@ -152,7 +159,7 @@ class SplitServer(Host[SplitAgreement]):
         self.registry.register(node, now, seat.client, conditions)
         session.valid = now + self.terms.registration
         if conditions.ready:
-            call.asked, call.silent, call.again = "", 0, now + self.terms.registration / 2
+            call.asked, call.silent, call.again = "", 0, session.valid
         else:
             call.later(now, wait)
         return ""
@@ -171,13 +178,16 @@ class SplitServer(Host[SplitAgreement]):
                 self._forget(node)
 
     def _forget(self, node: str) -> None:
-        """Its registration has run out, or its session is of no use: it has to attest anew."""
+        """Its registration has run out, or its session is of no use: it has to attest anew, at once."""
+        self._end_session(node)
+        self._calls[node].again = NEVER
+
+    def _end_session(self, node: str) -> None:
         session = self._sessions.pop(node, Session())
         self.registry.forget(node)
         if session.number and self._enclave is not None:
             with contextlib.suppress(SelfsameError):  # it may have ended meanwhile, which the next step finds out
                 self._enclave.forget(session.number)
-        self._calls[node].again = NEVER
 
     # Rounds, Steps 2 to 9
 
@@ -290,7 +300,8 @@ class SplitServer(Host[SplitAgreement]):
             raise Refused("session")
         why = self._enclave.submit(content)
         if why is not None:
-            raise Refused({"replayed": "stale"}.get(why, why if why in REASONS else "failed"))
+            # A device that counts from an earlier number was put back to an earlier state: it attests anew.
+            raise Refused({"replayed": "session"}.get(why, why if why in REASONS else "failed"))
         phase.take(node, now)
         self._silent.discard(node)
         session.welcome = b""

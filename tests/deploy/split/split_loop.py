@@ -9,9 +9,10 @@ import torch
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.deploy.codec import glance
+from selfsame.deploy.process import EnclaveEnded
 from selfsame.deploy.schedule import Terms
 from selfsame.deploy.split.attest import Policy
-from selfsame.deploy.split.controller import Controller, EnclaveEnded
+from selfsame.deploy.split.controller import Controller
 from selfsame.deploy.split.device import SplitDevice
 from selfsame.deploy.split.server import SplitServer
 from selfsame.enclave.session import Enclave

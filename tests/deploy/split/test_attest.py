@@ -237,7 +237,7 @@ def test_without_the_library_nothing_is_accepted(monkeypatch):
 
 def test_nothing_but_a_nonce_leaves_a_device_before_the_proof(monkeypatch):
     """A genuine quote of somebody else's enclave: no hello, no session, nothing to seal with."""
-    plan = Mandate("linear", 3, 15, {}, {"kind": "none"}, 2, 2, 4, 1.0, 1.0, 1)
+    plan = Mandate("linear", 3, 15, {}, {"kind": "none"}, 2, 2, 4, 1.0, 1.0, 1, 0)
     device = Participant(plan, SGX_POLICY, SGX_PROOF)
     monkeypatch.setattr("selfsame.deploy.split.attest.time.time", lambda: INSIDE)
     sealed = []

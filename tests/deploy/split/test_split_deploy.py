@@ -1,5 +1,6 @@
 """Split rounds on devices that keep everything on disk, with an enclave between: the simulator's network."""
 
+import itertools
 import json
 import os
 import signal
@@ -215,7 +216,7 @@ def test_a_dead_device_delays_one_round(loop):
     one.now += 1000.0
     one.run(until=lambda: "node1" in one.server.registry)
     one.run()
-    assert one.server._enclave.counts()["accepted"]["hello"] == 4  # the session was still there
+    assert one.server._enclave.counts()["accepted"]["hello"] == 5  # it has attested anew
     assert_equal(one, simulated(one.recipe, as_happened(one)))
 
 
@@ -274,13 +275,26 @@ def test_registering_is_two_messages_once(loop):
     assert len(registrations(one)) == 8 and len(one.log) == 8 + 3 * 8
 
 
-def test_a_registration_is_renewed_in_time_and_the_session_stays(loop):
+def test_a_registration_lasts_as_long_as_it_is_valid(loop):
     one = loop(a_recipe(rounds=2), terms_of(registration=100.0))
     one.run(until=lambda: one.server.round == 1)
-    one.now = 60.0
+    one.now = 99.0
     one.run()
-    assert len(registrations(one)) == 12
+    assert len(registrations(one)) == 8
     assert one.server._enclave.counts()["sessions"] == 4
+
+
+def test_whoever_registers_attests_anew(loop):
+    """A device ends its session when it is asked to register, whatever the server would like to go on with."""
+    one = loop(a_recipe(rounds=2))
+    one.run(until=lambda: one.server.round == 1)
+    assert one.device["node0"].attested is not None
+    terms, quoted = asks(one, "register")
+    assert reasons(one.ask(terms), one.ask(quoted)) == [None, "quote"]  # made for the nonce before
+    assert one.device["node0"].attested is None
+    one.run()
+    assert one.server.counts["device: session"] == 1 and one.server.counts["complete"] == 2
+    assert one.server._enclave.counts()["accepted"]["hello"] == 5
 
 
 def test_a_registration_that_runs_out_ends_the_session(loop):
@@ -785,8 +799,8 @@ def test_hostile_answers_are_counted_and_the_round_completes(loop):
 
 
 def test_a_device_that_lies_is_lost_for_the_round_and_the_others_go_on(loop):
-    """NaN, wrong shapes and lengths, sealed as they should be."""
-    bad = iter([np.full((5, 8), np.nan), np.ones((5, 7)), np.full((5, 8), 1e9), np.ones((9, 8))])
+    """NaN and wrong shapes, sealed as they should be."""
+    bad = itertools.cycle([np.full((5, 8), np.nan), np.ones((5, 7)), np.ones((9, 8))])
     one = loop(a_recipe(rounds=4, cohort={"size": 3}), terms_of(3))
     one.fresh = False
     liar = one.device["node1"]
@@ -794,8 +808,8 @@ def test_a_device_that_lies_is_lost_for_the_round_and_the_others_go_on(loop):
 
     def lying(self, agreement, kept, which):
         session = honest(self, agreement, kept, which)
-        seal, wrong = session.embeddings, next(bad)
-        session.embeddings = lambda number, emb_BD: seal(number, wrong)
+        seal = session.embeddings
+        session.embeddings = lambda number, emb_BD: seal(number, next(bad))
         return session
 
     one.run(until=lambda: all(name in one.server.registry for name in one.names))
