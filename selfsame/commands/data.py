@@ -44,9 +44,13 @@ def wire(
     from selfsame.report.words import sight_words
     from selfsame.runs.summary import wire_rows
 
-    found = wire_rows(make(method, bare_options(settings)).wire)
-    rows = [(name, way, sight_words(sight), what) for name, way, sight, what in found]
-    table_of(rows, "field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
+    fields = make(method, bare_options(settings)).wire
+    rows = [
+        (name, way, sight_words(sight), fields.bound_words(name, way), what)
+        for name, way, sight, what in wire_rows(fields)
+    ]
+    heads = ("field", "direction", "who sees it", "longest", "what it is")
+    table_of(rows, *heads, title=f"{method}: what leaves the device")
 
 
 class _Data(TyperGroup):

@@ -14,7 +14,7 @@ from torch import Tensor
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import RAW
 from selfsame.deploy.agreement import Agreement
-from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode
+from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode, hold
 from selfsame.deploy.guest import FAILURES, Guest
 from selfsame.deploy.memory import Memory
 from selfsame.deploy.schedule import Conditions
@@ -113,6 +113,7 @@ class Device(Guest[Agreement]):
         message = decode(payload, expected=self._request(agreement, present))
         problem = self._problem(kept, agreement, present, client, label)
         theta_P = message.fields.pop("network")
+        hold(self._network(agreement).head_views(theta_P), agreement.longest("head"))
         try:
             own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
         except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
@@ -163,14 +164,15 @@ def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:
     as there are clients here; what differs otherwise may be of any length that a table can have.
     """
     one, two = (_sent(agreement, *size) for size in _SMALL_WORLDS)
-    shortened = agreement.method.down_rows()
+    shortened, longest = agreement.method.down_rows(), agreement.longest("down")
     fields = {}
     for name, value in one.items():
         shape = [a if a == b else -1 for a, b in zip(value.shape, two[name].shape, strict=True)]
         whole = (len(value), len(two[name])) == tuple(clients for clients, _ in _SMALL_WORLDS)
         if whole and name not in shortened:
             shape[0] = present
-        fields[name] = Field(tuple(shape), value.dtype, most=present if whole else 4 * present + 64)
+        most = present if whole else 4 * present + 64
+        fields[name] = Field(tuple(shape), value.dtype, most=most, longest=longest[name])
     return fields
 
 

@@ -15,7 +15,7 @@ import torch
 
 from selfsame.config.recipe import Recipe
 from selfsame.deploy.agreement import Agreement
-from selfsame.deploy.codec import Field, Message, Refused, Spec, encode
+from selfsame.deploy.codec import Field, Message, Refused, Spec, encode, hold
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.folder import Seat
 from selfsame.deploy.host import Ask, Call, Host, rates
@@ -32,7 +32,6 @@ class Limits:
     """How long the vectors of an answer may be."""
 
     update: float = 10.0  # of the network's change, as a multiple of the network's own length
-    field: float = 1000.0  # of every row of the other fields
 
 
 class Server(Host[Agreement]):
@@ -150,8 +149,9 @@ class Server(Host[Agreement]):
         bound = self.limits.update * float(theta_P.double().norm())
         about = None if half else theta_P.cpu()
         fields = {"network": Field((len(theta_P),), theta_P.dtype, bound, about, half)}
+        longest = self.agreement.longest("up")
         for name, value in self._reported().items():
-            fields[name] = Field(tuple(value.shape), value.dtype, self.limits.field)
+            fields[name] = Field(tuple(value.shape), value.dtype, longest=longest[name])
         return Spec("trained", meta=ANSWERED, fields=fields)
 
     def _reported(self) -> Fields:
@@ -175,6 +175,7 @@ class Server(Host[Agreement]):
         if self.agreement.transport == "half":
             assert self.state is not None
             theta_P = self.state.theta_P + theta_P
+        hold(self.problem.model.head_views(theta_P), self.agreement.longest("head"))
         seat = self.seats[node]
         weight = float(seat.samples) if self.problem.recipe.cohort.weights == "samples" else 1.0
         phase.take(node, now)

@@ -13,8 +13,9 @@ from selfsame.engine import optimisers
 from selfsame.engine.plan import Start, Turn
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
-from selfsame.methods.wire import finite_rows
+from selfsame.methods.wire import finite_rows, too_long
 
 
 def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tensor, Fields, Fields, float]:
@@ -45,6 +46,10 @@ def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tens
     stream = problem.stream("report", who.client_M, start.number)
     stays, leaves = method.report(mine, sent, who, final, batch.mask_MB, stream)
     method.wire.check_up(leaves, start.own, mine, stays)
+    world = problem.world
+    for name, longest in method.longest("up", world.dim, world.classes, world.clients).items():
+        if too_long(leaves[name], longest):
+            raise SelfsameError(f"wire: field {name!r} is longer than the {longest:g} that {method.name} declares")
     return theta_P, stays, leaves, sum(losses) / len(losses)
 
 

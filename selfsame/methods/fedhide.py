@@ -36,7 +36,7 @@ from selfsame.methods.base import (
 )
 from selfsame.methods.fedhide_attack import recover_fedhide
 from selfsame.methods.neighbours import nearest
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import CLASSES, CLIENTS, UNIT, Declared, Sight, Wire
 from selfsame.streams import Stream
 
 
@@ -54,10 +54,10 @@ class ProxyPrototypes(LocalLoss):
     )
     wire: ClassVar[Wire] = Wire(
         own={"prototype": "the vector that stands for the owner, before normalisation"},
-        up={"proxy": (Sight.PUBLIC, "a unit vector shared in place of the prototype")},
+        up={"proxy": (Sight.PUBLIC, "a unit vector shared in place of the prototype", UNIT)},
         down={
-            "proxies": (Sight.PUBLIC, "the latest proxy of every client"),
-            "proxy_classes": (Sight.PUBLIC, "the class of each proxy"),
+            "proxies": (Sight.PUBLIC, "the latest proxy of every client", UNIT),
+            "proxy_classes": (Sight.PUBLIC, "the class of each proxy", CLASSES),
         },
     )
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
@@ -100,7 +100,7 @@ class ProxyPrototypes(LocalLoss):
         """The unit vectors (M, D) shared in place of these unit prototypes."""
 
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
-        put_rows(server["proxies"], who.client_M, leaves["proxy"], who.alive_M)
+        put_rows(server["proxies"], who.client_M, unit(leaves["proxy"]), who.alive_M)
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return unit(own["prototype"])
@@ -141,15 +141,15 @@ class FedHide(ProxyPrototypes):
         if self.search == "clustered" or self.negatives:
             object.__setattr__(self, "wire", replace(self.wire, down=self._down()))
 
-    def _down(self) -> dict[str, tuple[Sight, str]]:
+    def _down(self) -> dict[str, Declared]:
         """What is sent under these options."""
-        down = dict(self.wire.down)
+        down, public = dict(self.wire.down), Sight.PUBLIC
         if self.search == "clustered":
-            down["near_rows"] = (Sight.PUBLIC, "whose proxies are in the clusters nearest to the client's last one")
+            down["near_rows"] = (public, "whose proxies are in the clusters nearest to the client's last one", CLIENTS)
         if self.negatives:
-            down["drawn_rows"] = (Sight.PUBLIC, "other clients, drawn at random for the negative term")
+            down["drawn_rows"] = (public, "other clients, drawn at random for the negative term", CLIENTS)
         if self.search == "clustered" and self.negatives:
-            down["proxies"] = (Sight.PUBLIC, "the latest proxies of the clients named in near_rows and drawn_rows")
+            down["proxies"] = (public, "the latest proxies of the clients named in near_rows and drawn_rows", UNIT)
         return down
 
     def check(self, world: World) -> None:

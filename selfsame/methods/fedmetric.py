@@ -38,7 +38,7 @@ from selfsame.methods.base import (
     put_rows,
     unit,
 )
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import CLASSES, REACH, Bound, Sight, Wire, within
 from selfsame.streams import Stream
 
 
@@ -72,6 +72,17 @@ class _Hyperspheres(LocalLoss):
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """(5)"""
         return self._over_samples(length(self.place(emb_MBD) - mine["centre"][:, None]), mask_MB)
+
+    def farthest(self) -> Bound:
+        """Of a centre that is shared: on the unit sphere's inside, or far beyond where embeddings of a sane run lie."""
+        return Bound(1.0) if self.unit_length else Bound(REACH, "sqrt(D)")
+
+    def widest(self, factor: float = 1.0) -> Bound:
+        """Of a radius that is shared, times a factor: the unit sphere's diameter, or that of a cloud of N(0, I).
+
+        (6) pushes others by what a radius exceeds their distance, so that a wide sphere is what does them harm.
+        """
+        return Bound(2.0 * factor) if self.unit_length else Bound(factor, "sqrt(D)")
 
     def _over_samples(self, value_MB: Tensor, mask_MB: Tensor) -> Tensor:
         total_M = (value_MB * mask_MB).sum(1)
@@ -125,8 +136,9 @@ class _Repelling(_Hyperspheres):
         return self._over_samples((hinge_MBN * other_MN[:, None]).sum(2), mask_MB)
 
     def _true_radius(self, mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
-        """R^k of Algorithm 1: the largest distance of a sample to the centre."""
-        return (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
+        """R^k of Algorithm 1: the largest distance of a sample to the centre, up to what may be shared."""
+        radius_M = (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
+        return radius_M.clamp(max=self.widest().at(emb_MBD.shape[2]))
 
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         for table, name in zip(self.wire.down, self.wire.up, strict=False):  # classes are not reported
@@ -134,6 +146,25 @@ class _Repelling(_Hyperspheres):
 
     def exposed(self, server: Fields, head: Fields) -> Tensor:
         return server[next(iter(self.wire.down))]
+
+
+def _centre_bound(method: _Hyperspheres) -> Bound:
+    return method.farthest()
+
+
+def _radius_bound(method: _Hyperspheres) -> Bound:
+    return method.widest()
+
+
+def _margin_bound(method: FedMetric) -> Bound:
+    """(1 + s) R"""
+    return method.widest(1 + method.scale)
+
+
+def _proxy_bound(method: FedMetric) -> Bound:
+    """|C| + s R"""
+    centre, offset = method.farthest(), method.widest(method.scale)
+    return Bound(centre.factor + offset.factor, centre.size)
 
 
 @dataclass(frozen=True)
@@ -153,13 +184,17 @@ class FedMetric(_Repelling):
             "radius": "the largest distance of a sample to the centre",
         },
         up={
-            "proxy_centre": (Sight.PUBLIC, "a random point at distance s R from the centre"),
-            "margin": (Sight.PUBLIC, "the radius (1 + s) R of the proxy hypersphere"),
+            "proxy_centre": (Sight.PUBLIC, "a random point at distance s R from the centre", _proxy_bound),
+            "margin": (Sight.PUBLIC, "the radius (1 + s) R of the proxy hypersphere", _margin_bound),
         },
         down={
-            "proxy_centres": (Sight.PUBLIC, "the latest proxy centre of every client"),
-            "margins": (Sight.PUBLIC, "the radius of each proxy hypersphere, 0 until its client has reported"),
-            "proxy_classes": (Sight.PUBLIC, "the class of each proxy hypersphere"),
+            "proxy_centres": (Sight.PUBLIC, "the latest proxy centre of every client", _proxy_bound),
+            "margins": (
+                Sight.PUBLIC,
+                "the radius of each proxy hypersphere, 0 until its client has reported",
+                _margin_bound,
+            ),
+            "proxy_classes": (Sight.PUBLIC, "the class of each proxy hypersphere", CLASSES),
         },
     )
 
@@ -179,8 +214,9 @@ class FedMetric(_Repelling):
         centre_MD = mine["centre"]
         radius_M = self._true_radius(mine, emb_MBD, mask_MB)
         distance_M = self.scale * radius_M
+        shared_MD = within(centre_MD, self.farthest().at(centre_MD.shape[1]))
         offset_MD = unit(stream.normal(centre_MD.shape[1]).to(centre_MD.dtype)) * distance_M[:, None]
-        proxy_MD = (centre_MD + offset_MD) * (radius_M > 0)[:, None]
+        proxy_MD = (shared_MD + offset_MD) * (radius_M > 0)[:, None]
         stays = {"centre": centre_MD, "radius": radius_M}
         return stays, {"proxy_centre": proxy_MD, "margin": radius_M + distance_M}
 
@@ -210,13 +246,17 @@ class FedMetricTrue(_Repelling):
     )
     wire: ClassVar[Wire] = Wire(
         up={
-            "true_centre": (Sight.PUBLIC, "the mean embedding of the owner's latest batch, as it is"),
-            "true_radius": (Sight.PUBLIC, "the largest distance of a sample to the centre"),
+            "true_centre": (Sight.PUBLIC, "the mean embedding of the owner's latest batch, as it is", _centre_bound),
+            "true_radius": (Sight.PUBLIC, "the largest distance of a sample to the centre", _radius_bound),
         },
         down={
-            "true_centres": (Sight.PUBLIC, "the latest centre of every client"),
-            "true_radii": (Sight.PUBLIC, "the radius around each centre, 0 until its client has reported"),
-            "centre_classes": (Sight.PUBLIC, "the class of each centre"),
+            "true_centres": (Sight.PUBLIC, "the latest centre of every client", _centre_bound),
+            "true_radii": (
+                Sight.PUBLIC,
+                "the radius around each centre, 0 until its client has reported",
+                _radius_bound,
+            ),
+            "centre_classes": (Sight.PUBLIC, "the class of each centre", CLASSES),
         },
     )
 
@@ -226,7 +266,8 @@ class FedMetricTrue(_Repelling):
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
-        return {}, {"true_centre": mine["centre"], "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
+        centre_MD = within(mine["centre"], self.farthest().at(emb_MBD.shape[2]))
+        return {}, {"true_centre": centre_MD, "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return server["true_centres"]

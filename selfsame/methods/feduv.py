@@ -24,11 +24,12 @@ from torch import Tensor
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, Rate, Scene, World, option, put_rows, sample_mean, unit
 from selfsame.methods.bch import BCH, Bits, bch_code, codes
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import Bound, Sight, Wire
 from selfsame.streams import Stream
 
 _ODD, _OFFSET = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _SHARED = "devices of one owner hold one codeword: the owner copies it from device to device, never through the server"
+_SIGNS = Bound(1.0, "sqrt(D)")  # the length of a codeword, whose entries are signs
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,10 @@ class FedUVNegative(FedUV):
     name: ClassVar[str] = "feduv-negative"
     wire: ClassVar[Wire] = Wire(
         own={"codeword": "the owner's vector: not a secret here, a copy of it is published"},
-        up={"codeword": (Sight.PUBLIC, "the owner's codeword itself")},
-        down={"codewords": (Sight.PUBLIC, "the codewords of all clients that have reported, zero for the others")},
+        up={"codeword": (Sight.PUBLIC, "the owner's codeword itself", _SIGNS)},
+        down={
+            "codewords": (Sight.PUBLIC, "the codewords of all clients that have reported, zero for the others", _SIGNS)
+        },
     )
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
