@@ -124,6 +124,25 @@ def guard(
     typer.echo(f'PATH="{write_guard(folder.resolve())}:$PATH" flower-supernode ...')
 
 
+@app.command(short_help="Print the digest of a server's terms, which devices are given as `agreed`.")
+def terms(
+    folder: Annotated[Path, typer.Argument(help="Folder with the server's recipe.toml and deploy.toml, or a cluster's.")],
+) -> None:
+    """Print the digest of the terms that a server offers; a device that is given it as `agreed` takes no others."""
+    from selfsame.deploy.flower.terms import RUN, open_server
+    from selfsame.deploy.folder import RunFolder
+
+    place = folder if (folder / "recipe.toml").is_file() else folder / "server"
+    if not (place / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: neither a server's folder nor a cluster's (no recipe.toml in it)")
+    saved = RunFolder(place / RUN).saved()  # of a run that may be at work: its folder is left alone
+    if saved is not None:
+        typer.echo(saved.plan)
+        return
+    with open_server(place) as (server, _, _):
+        typer.echo(server.agreement.digest)
+
+
 @app.command()
 def bundle(folder: Annotated[Path, typer.Argument(help="Folder in which selfsame-app is written.")]) -> None:
     """Write the app that `flwr run` submits."""
@@ -174,7 +193,8 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
         TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[now]}"),
     )  # fmt: skip
-    extra: dict[str, str | bool] = {"simulated-enclave": True, **({"simulate": True} if serving.seeded else {})}
+    tried: dict[str, str | bool] = {"simulate": True} if serving.seeded else {"trial": True}
+    extra = {"simulated-enclave": True, **tried}
     if ":" in recipe.method.name:  # the nodes have the same owner, who may name the code that they import
         extra["methods"] = recipe.method.name
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), os.getcwd())))

@@ -72,11 +72,11 @@ class Device(Guest[Agreement]):
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
 
     def _consent(self, kept: Memory, offered: Agreement) -> None:
-        if self._agreed is None and ":" in offered.recipe.net.name:  # code by its import path: only if terms were read
-            raise Refused("plan")
         if offered.method.open_secrets and not self._simulate:
             raise Refused("plan")
-        self._network(offered)
+        too_large = self._rules.too_large(self._network(offered).parameters)
+        if too_large:
+            self._forbid(too_large)
 
     def _introduce(
         self, kept: Memory, agreement: Agreement, message: Message

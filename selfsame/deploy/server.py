@@ -27,6 +27,9 @@ from selfsame.engine.state import State, cast
 from selfsame.methods.base import Cohort, Fields, World
 
 
+MOST_WEIGHT = 1000  # samples that weigh, where the recipe has no cap: a device says itself how many it has
+
+
 @dataclass(frozen=True)
 class Limits:
     """How long the vectors of an answer may be."""
@@ -177,7 +180,8 @@ class Server(Host[Agreement]):
             theta_P = self.state.theta_P + theta_P
         hold(self.problem.model.head_views(theta_P), self.agreement.longest("head"))
         seat = self.seats[node]
-        weight = float(seat.samples) if self.problem.recipe.cohort.weights == "samples" else 1.0
+        cohort = self.problem.recipe.cohort
+        weight = float(min(seat.samples, cohort.cap or MOST_WEIGHT)) if cohort.weights == "samples" else 1.0
         phase.take(node, now)
         self._answers[node] = Answer(seat.client, seat.label, weight, theta_P, fields)
         return "taken"

@@ -184,6 +184,10 @@ class LocalLoss(Comparison, ABC):
         """Whether private draws come from the run's seed, so that whoever knows it can repeat them."""
         return False
 
+    def shows(self) -> str:
+        """Where others are sent the very vector that stands for the owner: how, in words; empty: they are not."""
+        return ""
+
     @property
     def needs_final_embedding(self) -> bool:
         """Whether `report` must see the batch embedded by the locally updated network."""

@@ -74,6 +74,9 @@ class Softmax(LocalLoss):
         class_MB = who.class_M[:, None].expand(mask_MB.shape)
         return sample_mean(F.cross_entropy(logit_MBC.transpose(1, 2), class_MB, reduction="none"), mask_MB)
 
+    def shows(self) -> str:
+        return f"{self.name}: everybody holds the embedding of the owner's class"
+
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return head["class_matrix"]
 

@@ -109,6 +109,9 @@ class ClassEmbedding(LocalLoss):
         ClassEmbedding.absorb(self, blocks.few, leaves, few, weight_M, lr, stream)
         blocks.put()
 
+    def shows(self) -> str:
+        return f"{self.name}: the server keeps the embedding of the owner's class"
+
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return server["class_embedding"]
 

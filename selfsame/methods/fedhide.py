@@ -191,6 +191,9 @@ class FedHide(ProxyPrototypes):
             "drawn_rows": drawn_M,
         }
 
+    def shows(self) -> str:
+        return f"{self.name}: with alpha = 1 the proxy is the prototype" if self.alpha == 1 else ""
+
     def down_rows(self) -> frozenset[str]:
         """Where both terms name the rows they read, the tables hold these alone."""
         return frozenset({"proxies", "proxy_classes"} if self.search == "clustered" and self.negatives else ())
@@ -248,6 +251,9 @@ class FedGN(ProxyPrototypes):
 
     name: ClassVar[str] = "fedgn"
 
+    def shows(self) -> str:
+        return f"{self.name}: with sigma = 0 the proxy is the prototype" if self.sigma == 0 else ""
+
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(5)"""
         noise_MD = stream.normal(prototype_MD.shape[1]).to(prototype_MD.dtype)
@@ -261,6 +267,9 @@ class FedCS(ProxyPrototypes):
     cosine: float = option(0.5, "[-1, 1]")
 
     name: ClassVar[str] = "fedcs"
+
+    def shows(self) -> str:
+        return f"{self.name}: with cosine = {self.cosine:g} the proxy is the prototype" if abs(self.cosine) == 1 else ""
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(6): a Gaussian without its part along the prototype has a uniform direction among those orthogonal to it."""

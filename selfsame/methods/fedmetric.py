@@ -78,11 +78,11 @@ class _Hyperspheres(LocalLoss):
         return Bound(1.0) if self.unit_length else Bound(REACH, "sqrt(D)")
 
     def widest(self, factor: float = 1.0) -> Bound:
-        """Of a radius that is shared, times a factor: the unit sphere's diameter, or that of a cloud of N(0, I).
+        """Of a radius that is shared, times a factor: the unit sphere's diameter, or beyond that of a cloud of N(0, I).
 
         (6) pushes others by what a radius exceeds their distance, so that a wide sphere is what does them harm.
         """
-        return Bound(2.0 * factor) if self.unit_length else Bound(factor, "sqrt(D)")
+        return Bound(2.0 * factor) if self.unit_length else Bound(3.0 * factor, "sqrt(D)")
 
     def _over_samples(self, value_MB: Tensor, mask_MB: Tensor) -> Tensor:
         total_M = (value_MB * mask_MB).sum(1)
@@ -268,6 +268,9 @@ class FedMetricTrue(_Repelling):
     ) -> tuple[Fields, Fields]:
         centre_MD = within(mine["centre"], self.farthest().at(emb_MBD.shape[2]))
         return {}, {"true_centre": centre_MD, "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
+
+    def shows(self) -> str:
+        return f"{self.name}: the true centre is published"
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return server["true_centres"]

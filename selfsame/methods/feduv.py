@@ -186,6 +186,9 @@ class FedUVNegative(FedUV):
         """Keep each report, as signs: whatever a client claims, its row weighs no more than a codeword."""
         put_rows(server["codewords"], who.client_M, leaves["codeword"].sign(), who.alive_M)
 
+    def shows(self) -> str:
+        return f"{self.name}: the codeword is published"
+
     def exposed(self, server: Fields, head: Fields) -> Tensor | None:
         return server["codewords"]
 

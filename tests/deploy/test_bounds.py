@@ -7,7 +7,7 @@ import torch
 from loopback import Loopback, recipe
 
 from selfsame.deploy.codec import Field, Refused, Spec, decode, encode, hold
-from selfsame.deploy.device import ASSIGNED
+from selfsame.deploy.device import ASSIGNED, REGISTERED
 
 
 def changed(reply: bytes, harness: Loopback, **rows) -> bytes:
@@ -113,5 +113,37 @@ def test_the_agreement_says_the_bounds(tmp_path):
     """So that a server of another version, with other bounds, is refused at registration."""
     harness = Loopback(tmp_path, recipe("fedmetric", run={"rounds": 1}))
     rows = {(name, way): bound for name, way, _, _, bound in harness.server.agreement.wire}
-    assert rows["margin", "up"] == "2.5 sqrt(D)" and rows["margins", "down"] == "2.5 sqrt(D)"
+    assert rows["margin", "up"] == "7.5 sqrt(D)" and rows["margins", "down"] == "7.5 sqrt(D)"
     assert rows["centre", "stays"] == rows["network", "down"] == ""
+
+
+def claiming(harness: Loopback, samples: int):
+    """Node 3 says at registration that it has so many samples."""
+
+    def claim(ask, reply):
+        if ask.node != "3" or "register" not in ask.id:
+            return [reply]
+        said = decode(reply, expected=Spec("registered", meta=REGISTERED))
+        return [encode("registered", said.round, {**said.meta, "samples": samples}, {})]
+
+    harness.filter = claim
+
+
+@pytest.mark.parametrize("cap", [0, 20])
+def test_a_device_cannot_say_how_much_it_weighs(tmp_path, cap):
+    """The review's attack: 2^31 - 1 samples claimed, and the network is the attacker's."""
+    order = recipe("fedhide", run={"rounds": 1}, cohort={"cap": cap})
+    harness = Loopback(tmp_path, order)
+    claiming(harness, 2**31 - 1)
+    weights = {}
+    take = harness.server._settle
+
+    def settle(now):
+        weights.update({node: answer.weight for node, answer in harness.server._answers.items()})
+        take(now)
+
+    harness.server._settle = settle
+    harness.run()
+    assert weights["3"] == (cap or 1000)
+    for node in "012":
+        assert weights[node] == min(harness.server.seats[node].samples, cap or 1000)

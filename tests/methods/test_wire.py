@@ -310,13 +310,13 @@ LONGEST = {
     "feduv": ({}, {}),
     "feduv-negative": ({"codeword": 4}, {"codewords": 4}),
     "fedmetric": (
-        {"proxy_centre": 40 + 1.5 * 4, "margin": 2.5 * 4},
-        {"proxy_centres": 40 + 1.5 * 4, "margins": 2.5 * 4, "proxy_classes": 5},
+        {"proxy_centre": 40 + 1.5 * 12, "margin": 2.5 * 12},
+        {"proxy_centres": 40 + 1.5 * 12, "margins": 2.5 * 12, "proxy_classes": 5},
     ),
     "fedmetric-pos": ({}, {}),
     "fedmetric-true": (
-        {"true_centre": 40, "true_radius": 4},
-        {"true_centres": 40, "true_radii": 4, "centre_classes": 5},
+        {"true_centre": 40, "true_radius": 12},
+        {"true_centres": 40, "true_radii": 12, "centre_classes": 5},
     ),
     "fedhide": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
     "fedgn": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),

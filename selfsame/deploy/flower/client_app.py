@@ -16,12 +16,13 @@ from flwr.clientapp import ClientApp
 from selfsame.deploy.codec import Refused, glance
 from selfsame.deploy.flower.envelope import unwrap, wrap
 from selfsame.deploy.flower.keys import read_fingerprint
+from selfsame.deploy.policy import DevicePolicy
 from selfsame.deploy.split.agreement import SplitAgreement
 from selfsame.errors import SelfsameError
 from selfsame.files import private_folder, read_text
 
 KNOWN = (
-    "samples", "state", "key", "conditions", "owner", "simulate", "agreed", "methods",
+    "samples", "state", "key", "conditions", "owner", "policy", "agreed", "trial", "simulate", "methods",
     "measurements", "statuses", "collateral", "simulated-enclave",
 )  # fmt: skip
 
@@ -67,6 +68,8 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
         "conditions": Path(str(config["conditions"])) if config.get("conditions") else None,
         "simulate": config.get("simulate", False) is True,
         "agreed": str(config["agreed"]) if config.get("agreed") else None,
+        "trial": config.get("trial", False) is True,
+        "rules": DevicePolicy.read(Path(str(config["policy"]))) if config.get("policy") else None,
     }
     for path in filter(None, str(config.get("methods", "")).split(",")):
         method_class(path)  # imported here, at the wish of who configured this device: servers cannot have it done
@@ -77,8 +80,10 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
     from selfsame.deploy.split.attest import Policy
     from selfsame.deploy.split.device import SplitDevice
 
-    statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
-    measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))
-    policy = Policy(measurements, statuses, config.get("simulated-enclave", False) is True)  # by default it trusts none
+    rules = common["rules"] or DevicePolicy()
+    statuses = frozenset(str(config["statuses"]).split(",") if config.get("statuses") else rules.statuses)
+    named = str(config["measurements"]).split(",") if config.get("measurements") else rules.measurements
+    simulated = config.get("simulated-enclave", rules.simulated) is True
+    policy = Policy(frozenset(filter(None, named)), statuses, simulated)  # by default it trusts none
     collateral = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
     return SplitDevice(folder, str(config["samples"]), policy=policy, collateral=collateral, **common)
