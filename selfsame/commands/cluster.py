@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, given_tables
+from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, TrustCode, given_tables
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 from selfsame.files import private_folder, write
@@ -81,15 +81,19 @@ def up(
 
 
 @app.command(short_help="Go on with a cluster's run after its last complete round.")
-def resume(folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")], quiet: Quiet = False) -> None:
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")],
+    trust_code: TrustCode = False,
+    quiet: Quiet = False,
+) -> None:
     """Go on with a cluster's run after its last complete round, with the same keys and the devices' own state."""
-    from selfsame.config.recipe import from_mapping, read_toml
+    from selfsame.config.recipe import stored_recipe
     from selfsame.deploy.flower.terms import FILE, Serving
 
     _flower()
     if not (folder / "server" / "recipe.toml").is_file():
         raise SelfsameError(f"{folder}: not a cluster's folder (no server/recipe.toml in it)")
-    made = from_mapping(read_toml(folder / "server" / "recipe.toml"))
+    made = stored_recipe(folder / "server", trust_code)
     _watch(folder, made, Serving.read(folder / "server" / FILE), quiet)
 
 
@@ -127,14 +131,17 @@ def guard(
 @app.command(short_help="Print the digest of a server's terms, which devices are given as `agreed`.")
 def terms(
     folder: Annotated[Path, typer.Argument(help="Folder with the server's recipe.toml and deploy.toml, or a cluster's.")],
+    trust_code: TrustCode = False,
 ) -> None:
     """Print the digest of the terms that a server offers; a device that is given it as `agreed` takes no others."""
+    from selfsame.config.recipe import stored_recipe
     from selfsame.deploy.flower.terms import RUN, open_server
     from selfsame.deploy.folder import RunFolder
 
     place = folder if (folder / "recipe.toml").is_file() else folder / "server"
     if not (place / "recipe.toml").is_file():
         raise SelfsameError(f"{folder}: neither a server's folder nor a cluster's (no recipe.toml in it)")
+    stored_recipe(place, trust_code)
     saved = RunFolder(place / RUN).saved()  # of a run that may be at work: its folder is left alone
     if saved is not None:
         typer.echo(saved.plan)

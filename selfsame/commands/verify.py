@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from selfsame.commands.enrol import Model, PassphraseFile, Resize, Store, User, device_of, passphrase, store_folder
+from selfsame.commands.options import TrustCode
 from selfsame.commands.progress import table_of
 from selfsame.errors import SelfsameError
 
@@ -17,13 +18,14 @@ def verify(
     user: User,
     sample: Annotated[Path, typer.Argument(help="One sample: a PNG, JPEG, NPY, WAV or CSV file.")],
     resize: Resize = False,
+    trust_code: TrustCode = False,
     store: Store = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Say whether a sample is a user's: exit code 0 if it is, 1 if not, 2 if that cannot be told."""
     from selfsame.device.samples import read_samples
 
-    device = device_of(model, store, passphrase(passphrase_file))
+    device = device_of(model, store, passphrase(passphrase_file), trust_code)
     found = read_samples([sample], device.model.card, resize)
     if len(found) != 1:
         raise SelfsameError(f"{sample}: holds {len(found)} samples, one is verified at a time")

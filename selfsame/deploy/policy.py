@@ -93,8 +93,8 @@ TRIAL = DevicePolicy(participants=1, answers=1, clear=True, shown=True, derivati
 def _sum_terms(terms: Any, method: LocalLoss) -> tuple[int, int, float]:
     """(devices in a sum, answers without which there is none, its noise in clips: NaN where nothing is summed)."""
     if isinstance(method, SplitLoss):
-        mechanism = method.mechanism
-        return terms.required, terms.gradients, mechanism.scale / mechanism.clip if mechanism else 0.0
+        _, privacy = method.enclave_terms() or ({}, {})
+        return terms.required, terms.gradients, privacy["scale"] / privacy["clip"] if "scale" in privacy else 0.0
     sums = getattr(terms, "sums", None)
     if sums is None or sums.aggregation == "clear":
         return 0, 0, math.nan

@@ -43,7 +43,7 @@ def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], No
 
 def _begin(folder: Path) -> subprocess.Popen[bytes]:
     with open(folder / "output.txt", "wb") as out:
-        command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet"]
+        command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet", "--trust-code"]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
 
