@@ -105,7 +105,7 @@ def device(site, model, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     keep = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH") if name in os.environ}
-    settings = {"HOME": str(home), "PYTHONPATH": str(site), "SELFSAME_PASSPHRASE": "open sesame"}
+    settings = {"HOME": str(home), "PYTHONPATH": str(site), "SELFSAME_PASSPHRASE": "open, sesame, now"}
 
     def call(*words):
         # -S: nothing of the Python that runs the tests but the standard library; -P: nor of the working folder.

@@ -75,6 +75,7 @@ def enrol(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
+    from selfsame.device.attempts import Attempts
     from selfsame.device.samples import read_samples
     from selfsame.device.verifier import Rule
 
@@ -85,6 +86,7 @@ def enrol(
     raw = read_samples(samples, device.model.card, resize) if samples else []
     vector = None if client is None else _client_vector(run or model, client, device.model, raw, trust_code)
     done = device.enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
+    Attempts(device.vault).forget(user)
     made = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
     print(f"{user}: enrolled in {device.vault.folder}; template: {made}; {_told(done.threshold)}")
 
@@ -116,20 +118,25 @@ def change_passphrase(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Change the passphrase of a user's enrolment, or move its key into or out of the keyring."""
+    from selfsame.device.attempts import Attempts
     from selfsame.device.vault import Vault
 
     if keyring and new_file is not None:
         raise SelfsameError("--keyring: takes no passphrase; leave out --new-passphrase-file")
     vault = Vault(store_folder(store), passphrase(passphrase_file))
     vault.rekey(user, None if keyring else passphrase(new_file, new=True, variable=None))
+    Attempts(vault).forget(user)
     print(f"{user}: sealed anew")
 
 
 def revoke(user: User, store: Store = None) -> None:
     """Destroy a user's enrolment; copies of it no longer open on this device."""
+    from selfsame.device.attempts import Attempts
     from selfsame.device.vault import Vault
 
-    Vault(store_folder(store)).remove(user)
+    vault = Vault(store_folder(store))
+    vault.remove(user)
+    Attempts(vault).forget(user)
     print(f"{user}: revoked")
 
 

@@ -211,6 +211,28 @@ def test_nothing_is_installed_that_the_fence_refuses():
     assert installed == [zipped(**OURS)]
 
 
+def test_a_bundle_whose_compressed_text_is_damaged():
+    """zlib has an error of its own, which escaped."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("pyproject.toml", bundle.TEXT)
+        packed.writestr(".info/CONTENT", "")
+    whole = made.getvalue()
+    start = whole.index(b"pyproject.toml") + len("pyproject.toml")
+    changed = bytearray(whole)
+    changed[start] = 0xFF  # of the compressed text: a block of a kind that there is not
+    with pytest.raises(SelfsameError, match="app bundle: cannot be read"):
+        check_bundle(bytes(changed))
+
+
+def test_the_guard_writes_through_no_link(tmp_path):
+    (tmp_path / "guard").mkdir()
+    (tmp_path / "victim").write_text("whole")
+    (tmp_path / "guard" / "flwr-clientapp").symlink_to(tmp_path / "victim")
+    write_guard(tmp_path / "guard")
+    assert (tmp_path / "victim").read_text() == "whole" and (tmp_path / "victim").stat().st_mode & 0o111 == 0
+
+
 def test_the_guard_stands_for_every_command_that_runs_apps(tmp_path):
     write_guard(tmp_path / "guard")
     assert sorted(path.name for path in (tmp_path / "guard").iterdir()) == sorted((*FENCED, *REFUSED))
