@@ -1,8 +1,8 @@
 """Files: the one way to write them (whole, privately, line by line) and to read JSON.
 
 A file that is written is the old one or the new one, never half of it, even after a power cut. A private one is
-readable by its owner alone. Links are not followed, neither where a file is written nor where a mode is set. JSON has one reading: no name twice in an object, no NaN or
-Infinity.
+readable by its owner alone. Links are not followed, neither where a file is written nor where a mode is set. JSON has
+one reading: no name twice in an object, no NaN or Infinity.
 """
 
 from __future__ import annotations

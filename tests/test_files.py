@@ -194,9 +194,9 @@ def test_what_is_written_piece_by_piece_goes_through_no_link(tmp_path):
     victim.write_text("whole")
     for name in ("metrics.jsonl", "output.txt"):
         (tmp_path / name).symlink_to(victim)
-    with pytest.raises(SelfsameError, match="metrics.jsonl: is a link"):
+    with pytest.raises(SelfsameError, match=r"metrics\.jsonl: is a link"):
         files.append_record(tmp_path / "metrics.jsonl", {"round": 1})
-    with pytest.raises(SelfsameError, match="output.txt: is a link"):
+    with pytest.raises(SelfsameError, match=r"output\.txt: is a link"):
         files.opened(tmp_path / "output.txt", append=False)
     assert victim.read_text() == "whole"
     for text in (b"one", b"two"):

@@ -71,9 +71,7 @@ def up(
     folder = out or new_folder(f"cluster-{short_name(method)}-{made.data.name}")
     vacant(folder)
     transport = "half" if half else "exact"
-    serving = Serving(
-        nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport, seeded=seeded
-    )
+    serving = Serving(nodes=nodes, answer_wait=wait, embedding_wait=wait, transport=transport, seeded=seeded)
     place = private_folder(folder, close=True) / "server"
     write(place / "recipe.toml", to_toml(made))
     serving.write(place / FILE)
@@ -130,7 +128,9 @@ def guard(
 
 @app.command(short_help="Print the digest of a server's terms, which devices are given as `agreed`.")
 def terms(
-    folder: Annotated[Path, typer.Argument(help="Folder with the server's recipe.toml and deploy.toml, or a cluster's.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with the server's recipe.toml and deploy.toml, or a cluster's.")
+    ],
     trust_code: TrustCode = False,
 ) -> None:
     """Print the digest of the terms that a server offers; a device that is given it as `agreed` takes no others."""
@@ -229,7 +229,10 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
     console = Console()
     table = Table("round", "seconds", "asked", "taken", "refused or lost", "KB down", "KB up", title="rounds")
     for record in records:
-        told = [f"{name} {count}" for name, count in record.get("counts", {}).items() if name not in _WELL]
+        counts = record.get("counts", {})
+        told = [f"{name} {count}" for name, count in counts.items() if name not in _WELL]
+        if record["taken"] == 0 < counts.get("taken", 0):  # good answers, of too few devices
+            told.insert(0, f"{counts['taken']} answers were too few")
         table.add_row(
             str(record["round"]), f"{record['seconds']:.1f}", str(record["asked"]), str(record["taken"]),
             ", ".join(told) or "0", *(f"{record[way] / 1e3:,.1f}" if way in record else "" for way in ("down", "up")),

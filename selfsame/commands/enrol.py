@@ -140,9 +140,7 @@ def revoke(user: User, store: Store = None) -> None:
     print(f"{user}: revoked")
 
 
-def device_of(
-    model: Path, store: Path | None, ask: Callable[[], str] | None, trust_code: bool = False
-) -> Verifier:
+def device_of(model: Path, store: Path | None, ask: Callable[[], str] | None, trust_code: bool = False) -> Verifier:
     """The model that is named and the enrolments, whose passphrase `ask` gives; None: their keys are in the keyring."""
     from selfsame.device.vault import Vault
     from selfsame.device.verifier import Verifier

@@ -26,7 +26,6 @@ from selfsame.engine.reference import Answer, take_answers
 from selfsame.engine.state import State, cast
 from selfsame.methods.base import Cohort, Fields, World
 
-
 MOST_WEIGHT = 1000  # samples that weigh, where the recipe has no cap: a device says itself how many it has
 
 

@@ -1,4 +1,4 @@
-"""Failed attempts at verification, counted on the disk: after some in a row each takes a wait, after many none is taken.
+"""Failed attempts at verification, counted on the disk: after some in a row each must wait, after many none is taken.
 
 That slows down whoever holds the device and asks again and again. It does not stop who can delete files in its folder:
 where no part of a device keeps a count that cannot be set back, nothing does.

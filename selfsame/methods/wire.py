@@ -83,10 +83,14 @@ class Wire:
 
     def of(self, method: Any) -> Wire:
         """The same wire with the bounds that a method's hyper-parameters give."""
-        parts: dict[str, dict[str, Declared]] = {}
-        for way, name, (sight, what, bound) in self._moved():
-            parts.setdefault(way, {})[name] = (sight, what, bound if isinstance(bound, Bound) else bound(method))
-        return replace(self, **parts)
+
+        def bounded(part: Mapping[str, Declared]) -> dict[str, Declared]:
+            return {
+                name: (sight, what, bound if isinstance(bound, Bound) else bound(method))
+                for name, (sight, what, bound) in part.items()
+            }
+
+        return replace(self, up=bounded(self.up), down=bounded(self.down), head=bounded(self.head))
 
     def bounds(self, way: str) -> dict[str, Bound]:
         """The bounds of the fields that go ``up``, ``down``, or with the network: ``head``."""

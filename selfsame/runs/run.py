@@ -236,9 +236,7 @@ def start(
     return Run(problem, state, folder)
 
 
-def load_run(
-    folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE, trust_code: bool = False
-) -> Run:
+def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE, trust_code: bool = False) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
     With several ranks, each calls this; rank 0 reads the folder and tells the others.

@@ -33,7 +33,9 @@ class Pair:
     def __init__(self, folder: Path, order=None, seeded=True, **options) -> None:
         self.folder = folder
         self.server = Server(folder / "server", order or recipe("fedhide"), TERMS, seeded=seeded)
-        self.device = Device(folder / "node", options.pop("samples", "digits:2"), simulate=seeded, trial=True, **options)
+        self.device = Device(
+            folder / "node", options.pop("samples", "digits:2"), simulate=seeded, trial=True, **options
+        )
         self.server.begin(["n"], 0.0)
 
     def ask(self) -> bytes:

@@ -20,12 +20,14 @@ import pytest
 from typer.testing import CliRunner
 
 from selfsame.cli import app as cli
+from selfsame.commands import cluster
 from selfsame.config.recipe import from_mapping, to_toml
 from selfsame.deploy.flower import bundle, terms
 from selfsame.deploy.flower.guard import FENCED, REFUSED, check_bundle, fence, write_guard
 from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
 from selfsame.deploy.flower.watch import Watch
 from selfsame.deploy.folder import MODEL, ROUNDS
+from selfsame.deploy.schedule import Decision, Registry, Round
 from selfsame.errors import SelfsameError
 from selfsame.files import locked
 
@@ -535,3 +537,35 @@ def test_the_bundle_is_toml_without_underscores(tmp_path):
         module, name = reference.split(":")
         assert Path(*module.split(".")).name in ("server_app", "client_app") and name == "app"
     assert json.dumps(app)
+
+
+# ---- one death among three
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "fewest"), [("fedhide", 3, 1), ("fedhide", 2, 1), ("fdml", 3, 2), ("fdml", 2, 1)]
+)
+def test_a_round_of_three_goes_on_with_two(name, nodes, fewest):
+    """It waited for all three before, and threw two good answers away; the paper's "more than two" is FDML's own."""
+    recipe = from_mapping({"method": {"name": name}, "data": {"name": "digits"}})
+    found = terms.Serving(nodes=nodes).terms(recipe)
+    assert (found.required, found.fewest) == (nodes, fewest)
+    assert terms.Serving(nodes=nodes, fewest=0).terms(recipe).fewest == 0
+    asked = [str(number) for number in range(nodes)]
+    registry = Registry(100.0)
+    for number, node in enumerate(asked):
+        registry.register(node, 0.0, number)
+    one = Round(found, registry, 0, 0)
+    one.open_answers(0.0)
+    for node in asked[:2]:
+        assert one.answers.take(node, 1.0)
+    late = found.answer_wait + 1
+    assert one.answers_decision(late) is (Decision.GO_ON if len(asked[:2]) > fewest else Decision.GIVE_UP)
+
+
+def test_the_table_hides_no_good_answers(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    record = {"round": 1, "seconds": 40.0, "asked": 3, "taken": 0, "counts": {"taken": 2, "silent": 1}}
+    cluster._table([record, {**record, "round": 2, "taken": 2}], tmp_path)
+    first, second = [line for line in capsys.readouterr().out.splitlines() if " 40.0 " in line]
+    assert "2 answers were too few, silent 1" in first and "too few" not in second

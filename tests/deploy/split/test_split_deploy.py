@@ -142,7 +142,8 @@ def test_batches_are_the_devices_own_where_the_run_is_not_seeded(tmp_path):
     with SplitServer(tmp_path / "s", recipe, terms_of(), enclave=Direct) as server:
         assert not server.agreement.seeded and server.agreement.recipe.run.seed == 0
         devices = [
-            SplitDevice(tmp_path / f"d{i}", f"digits:{i}", policy=Policy(allow_simulated=True), trial=True) for i in range(4)
+            SplitDevice(tmp_path / f"d{i}", f"digits:{i}", policy=Policy(allow_simulated=True), trial=True)
+            for i in range(4)
         ]
         server.begin(["0", "1", "2", "3"], 0.0)
         for _ in range(20):
