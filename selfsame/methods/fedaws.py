@@ -46,7 +46,7 @@ def class_reach(method: ClassEmbedding) -> Bound:
 
     The cosine does not see its length, and with Euclidean distances only a run that diverges comes to that.
     """
-    return Bound(REACH * max(1.0, method.first_length), "sqrt(D)")
+    return Bound(method.reach, "sqrt(D)")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class ClassEmbedding(LocalLoss):
     # Of each class embedding before training; 0: as drawn from N(0, I), about sqrt(D).
     first_length: float = option(0.0, "[0, inf)")
 
+    @property
+    def reach(self) -> float:
+        """The longest class embedding that is sent, in sqrt(D)."""
+        return REACH * max(1.0, self.first_length)
+
     def begin_server(self, world: World, stream: Stream) -> Fields:
         rows_CD = normal_rows(each_row(stream, world.classes), world.dim)
         return {"class_embedding": self.first_length * unit(rows_CD) if self.first_length else rows_CD}
@@ -78,7 +83,7 @@ class ClassEmbedding(LocalLoss):
         return {"class_embedding": self._shortened(server["class_embedding"][who.class_M])}
 
     def _shortened(self, rows_MD: Tensor) -> Tensor:
-        return within(rows_MD, class_reach(self).at(rows_MD.shape[1]))
+        return within(rows_MD, self.reach * rows_MD.shape[1] ** 0.5)
 
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream

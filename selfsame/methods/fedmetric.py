@@ -73,16 +73,22 @@ class _Hyperspheres(LocalLoss):
         """(5)"""
         return self._over_samples(length(self.place(emb_MBD) - mine["centre"][:, None]), mask_MB)
 
-    def farthest(self) -> Bound:
-        """Of a centre that is shared: on the unit sphere's inside, or far beyond where embeddings of a sane run lie."""
-        return Bound(1.0) if self.unit_length else Bound(REACH, "sqrt(D)")
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The longest centre and the largest radius that are shared, in `_unit`.
 
-    def widest(self, factor: float = 1.0) -> Bound:
-        """Of a radius that is shared, times a factor: the unit sphere's diameter, or beyond that of a cloud of N(0, I).
-
-        (6) pushes others by what a radius exceeds their distance, so that a wide sphere is what does them harm.
+        On the unit sphere a mean has at most length 1, and no distance is above 2. Elsewhere both are cut beyond where
+        the embeddings of a sane run lie, a cloud of N(0, I) among them. (6) pushes others by what a radius exceeds their
+        distance, so that a wide sphere is what does them harm.
         """
-        return Bound(2.0 * factor) if self.unit_length else Bound(3.0 * factor, "sqrt(D)")
+        return (1.0, 2.0) if self.unit_length else (REACH, 3.0)
+
+    def _unit(self, dim: int) -> float:
+        return 1.0 if self.unit_length else dim**0.5
+
+    def shared(self, factor: float) -> Bound:
+        """So many of `_unit`, as the wire declares it."""
+        return Bound(factor) if self.unit_length else Bound(factor, "sqrt(D)")
 
     def _over_samples(self, value_MB: Tensor, mask_MB: Tensor) -> Tensor:
         total_M = (value_MB * mask_MB).sum(1)
@@ -138,7 +144,7 @@ class _Repelling(_Hyperspheres):
     def _true_radius(self, mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
         """R^k of Algorithm 1: the largest distance of a sample to the centre, up to what may be shared."""
         radius_M = (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
-        return radius_M.clamp(max=self.widest().at(emb_MBD.shape[2]))
+        return radius_M.clamp(max=self.reach[1] * self._unit(emb_MBD.shape[2]))
 
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         for table, name in zip(self.wire.down, self.wire.up, strict=False):  # classes are not reported
@@ -149,22 +155,21 @@ class _Repelling(_Hyperspheres):
 
 
 def _centre_bound(method: _Hyperspheres) -> Bound:
-    return method.farthest()
+    return method.shared(method.reach[0])
 
 
 def _radius_bound(method: _Hyperspheres) -> Bound:
-    return method.widest()
+    return method.shared(method.reach[1])
 
 
 def _margin_bound(method: FedMetric) -> Bound:
     """(1 + s) R"""
-    return method.widest(1 + method.scale)
+    return method.shared((1 + method.scale) * method.reach[1])
 
 
 def _proxy_bound(method: FedMetric) -> Bound:
     """|C| + s R"""
-    centre, offset = method.farthest(), method.widest(method.scale)
-    return Bound(centre.factor + offset.factor, centre.size)
+    return method.shared(method.reach[0] + method.scale * method.reach[1])
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,7 @@ class FedMetric(_Repelling):
         centre_MD = mine["centre"]
         radius_M = self._true_radius(mine, emb_MBD, mask_MB)
         distance_M = self.scale * radius_M
-        shared_MD = within(centre_MD, self.farthest().at(centre_MD.shape[1]))
+        shared_MD = within(centre_MD, self.reach[0] * self._unit(centre_MD.shape[1]))
         offset_MD = unit(stream.normal(centre_MD.shape[1]).to(centre_MD.dtype)) * distance_M[:, None]
         proxy_MD = (shared_MD + offset_MD) * (radius_M > 0)[:, None]
         stays = {"centre": centre_MD, "radius": radius_M}
@@ -266,7 +271,7 @@ class FedMetricTrue(_Repelling):
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
-        centre_MD = within(mine["centre"], self.farthest().at(emb_MBD.shape[2]))
+        centre_MD = within(mine["centre"], self.reach[0] * self._unit(emb_MBD.shape[2]))
         return {}, {"true_centre": centre_MD, "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
 
     def shows(self) -> str:
