@@ -74,9 +74,7 @@ class Device(Guest[Agreement]):
     def _consent(self, kept: Memory, offered: Agreement) -> None:
         if offered.method.open_secrets and not self._simulate:
             raise Refused("plan")
-        too_large = self._rules.too_large(self._network(offered).parameters)
-        if too_large:
-            self._forbid(too_large)
+        self._network(offered)
 
     def _introduce(
         self, kept: Memory, agreement: Agreement, message: Message

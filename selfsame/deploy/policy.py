@@ -14,6 +14,7 @@ from selfsame.config.recipe import read_toml
 from selfsame.deploy.agreement import Agreed
 from selfsame.fields import at_least, read_fields
 from selfsame.methods import LocalLoss, SplitLoss, make
+from selfsame.nets import size
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class DevicePolicy:
     def broken(self, terms: Agreed, samples: int) -> str:
         """What of these terms the policy does not allow, in words; empty: nothing. `samples`: the device's own."""
         method = make(terms.recipe.method.name, terms.recipe.method.options, loaded=True)
-        rules = (self._code(terms), self._work(terms, samples), self._sums(terms, method), self._shows(method))
-        return next((words for words in rules if words), "")
-
-    def too_large(self, parameters: int) -> str:
-        """The same of the network, once it is built."""
-        most = self.parameters
-        return f"the network has {parameters:,} parameters, the policy allows {most:,}" if parameters > most else ""
+        return (
+            self._code(terms)
+            or self._work(terms, samples)
+            or self._sums(terms, method)
+            or self._shows(method)
+            or self._size(terms, method)
+        )
 
     def _code(self, terms: Agreed) -> str:
         """A method by its import path is code that the device's own program has imported; a network's is not."""
@@ -80,6 +81,12 @@ class DevicePolicy:
         least = self.derivative_noise if isinstance(method, SplitLoss) else self.noise
         named = "derivative_noise" if isinstance(method, SplitLoss) else "noise"
         return f"noise of {noise:g} clips, the policy asks for {least:g} ({named})" if noise < least else ""
+
+    def _size(self, terms: Agreed, method: LocalLoss) -> str:
+        """Before a network is built that the device may not have the memory for."""
+        net, most = terms.recipe.net, self.parameters
+        found = size(net.name, terms.shape, method.width(net.width), **net.options)
+        return f"a network of {found:,} parameters, the policy allows {most:,} (parameters)" if found > most else ""
 
     def _shows(self, method: LocalLoss) -> str:
         said = method.shows()

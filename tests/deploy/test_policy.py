@@ -18,6 +18,7 @@ from selfsame.deploy.split.agreement import SplitAgreement
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS
+from selfsame.nets import build, size
 
 OPEN = replace(TRIAL, clear=True)
 
@@ -49,6 +50,7 @@ class Summed:
 
     recipe: object
     sums: Sums | None
+    shape: tuple[int, ...] = (1, 8, 8)
 
 
 def test_terms_that_nobody_has_read_are_refused(tmp_path):
@@ -92,12 +94,20 @@ def test_a_large_network_is_refused(tmp_path):
     assert "parameters, the policy allows 100" in (tmp_path / REFUSED_TERMS).read_text()
 
 
+@pytest.mark.parametrize("name", ["lenet", "resnet18", "mobilefacenet"])
+def test_a_network_is_measured_before_it_is_made(name):
+    made = build(name, (3, 32, 32), 24)
+    assert size(name, (3, 32, 32), 24) == sum(value.numel() for value in made.parameters())
+    assert size(name, (3, 32, 32), 2**24) > 10**9 // 8  # which nobody here could hold
+
+
 def test_code_by_its_name_is_refused(tmp_path):
     terms = terms_of()
     named = replace(terms, recipe=replace(terms.recipe, net=replace(terms.recipe.net, name="gift.helper:Net")))
     assert "gift.helper:Net" in TRIAL.broken(named, 10)
     assert "gift.helper:Net" in DevicePolicy(clear=True).broken(named, 10)
-    assert replace(OPEN, code=True).broken(named, 10) == ""
+    with pytest.raises(SelfsameError, match="gift"):  # the policy lets it through, and there is no such module
+        replace(OPEN, code=True).broken(named, 10)
 
 
 def test_sums_of_too_few_are_refused():

@@ -75,9 +75,7 @@ class SplitDevice(Guest[SplitAgreement]):
     # Registration: the terms, then the enclave's quote
 
     def _consent(self, kept: Memory, offered: SplitAgreement) -> None:
-        too_large = self._rules.too_large(self._build(offered, kept)[0].model.parameters)
-        if too_large:
-            self._forbid(too_large)
+        self._build(offered, kept)
 
     def _introduce(
         self, kept: Memory, agreement: SplitAgreement, message: Message
