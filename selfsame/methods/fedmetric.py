@@ -78,8 +78,8 @@ class _Hyperspheres(LocalLoss):
         """The longest centre and the largest radius that are shared, in `_unit`.
 
         On the unit sphere a mean has at most length 1, and no distance is above 2. Elsewhere both are cut beyond where
-        the embeddings of a sane run lie, a cloud of N(0, I) among them. (6) pushes others by what a radius exceeds their
-        distance, so that a wide sphere is what does them harm.
+        the embeddings of a sane run lie, a cloud of N(0, I) among them. (6) pushes others by what a radius exceeds
+        their distance, so that a wide sphere is what does them harm.
         """
         return (1.0, 2.0) if self.unit_length else (REACH, 3.0)
 

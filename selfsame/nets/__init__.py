@@ -74,7 +74,8 @@ def build(
     """The network `name` for samples of `shape`, with embeddings of `width` dimensions.
 
     A name with a colon is an import path, "package.module:Name": a factory(shape, width, **options) of the user's own.
-    The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the `place` "meta" there are none.
+    The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the
+    `place` "meta" they have shapes and no numbers.
     """
     if name not in NETS and ":" not in name:
         raise SelfsameError(
