@@ -539,6 +539,23 @@ def test_the_bundle_is_toml_without_underscores(tmp_path):
     assert json.dumps(app)
 
 
+def test_a_nodes_configuration_names_its_owners_policy(tmp_path):
+    """Without one the safe defaults hold; a trial without one takes what comes."""
+    from selfsame.deploy.flower.client_app import open_device
+    from selfsame.deploy.policy import TRIAL, DevicePolicy
+
+    make_node(tmp_path / "keys", "phone")
+    config = {"samples": "digits:0", "state": str(tmp_path / "state"), "key": str(tmp_path / "keys" / "phone.pub")}
+    assert open_device(config)._rules == DevicePolicy()
+    assert open_device({**config, "trial": True})._rules == open_device({**config, "simulate": True})._rules == TRIAL
+    (tmp_path / "policy.toml").write_text('participants = 30\nmeasurements = ["sgx:ab"]\n')
+    own = {**config, "policy": str(tmp_path / "policy.toml")}
+    assert open_device({**own, "trial": True})._rules.participants == 30
+    split = open_device(own, split=True)
+    assert split._rules.participants == 30 and split._policy.measurements == {"sgx:ab"}
+    assert open_device({**own, "measurements": "sgx:cd"}, split=True)._policy.measurements == {"sgx:cd"}
+
+
 # ---- one death among three
 
 
