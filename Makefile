@@ -27,13 +27,16 @@ $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsame needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: requirements.lock pyproject.toml | $(VENV)/bin/python
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+
+$(VENV)/.demo: requirements.lock requirements-torch.lock pyproject.toml | $(VENV)/bin/python
+	$(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) -r requirements-torch.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 $(VENV)/.test: requirements-dev.lock $(VENV)/.demo
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	$(PIP) --require-hashes --no-deps -r requirements-dev.lock
 	touch $@
 
 clean: ## remove the virtual environment and caches, keep the runs

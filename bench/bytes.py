@@ -74,7 +74,7 @@ def sizes(name: str, transport: str, samples: torch.Tensor) -> tuple[int, int, i
             federation=federation,
             transport=transport,
         )
-        device = Device(Path(folder) / "node", samples)
+        device = Device(Path(folder) / "node", samples, trial=True)
         server.begin(["node"], 0.0)
         passed = []
         while not server.done:

@@ -46,7 +46,9 @@ def one_round(folder: Path, batch: int, transport: str) -> tuple[int, dict[str, 
     held, none, count_N = Held(x, torch.arange(NODES) * batch), Samples.none(SHAPE), torch.full((NODES,), batch)
     people = Federation("noise", SHAPE, torch.arange(NODES), count_N, held, none, none, (0.5,) * 3, (0.25,) * 3)
     policy, sizes = Policy(allow_simulated=True), {}
-    devices = {str(i): SplitDevice(folder / str(i), part, policy=policy) for i, part in enumerate(x.split(batch))}
+    devices = {
+        str(i): SplitDevice(folder / str(i), part, policy=policy, trial=True) for i, part in enumerate(x.split(batch))
+    }
     terms = Terms(NODES, embedding_wait=WAIT, answer_wait=WAIT)
     with SplitServer(folder / "server", the_recipe(batch), terms, federation=people, transport=transport) as server:
         server.begin(list(devices), 0.0)

@@ -1,20 +1,21 @@
 """Files: the one way to write them (whole, privately, line by line) and to read JSON.
 
 A file that is written is the old one or the new one, never half of it, even after a power cut. A private one is
-readable by its owner alone, and links are not followed. JSON has one reading: no name twice in an object, no NaN or
-Infinity.
+readable by its owner alone. Links are not followed, neither where a file is written nor where a mode is set. JSON has
+one reading: no name twice in an object, no NaN or Infinity.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from selfsame.errors import SelfsameError
 
@@ -28,15 +29,18 @@ Record = dict[str, Any]
 # Writing
 
 
-def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Put this content at `path`, whose folder is made if need be; when it returns, it is on the disk."""
+def write(path: Path, data: bytes | str, *, private: bool = False, executable: bool = False) -> None:
+    """Put this content at `path`, whose folder is made if need be; when it returns, it is on the disk.
+
+    A private file that is `executable` is so for its owner alone.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
     content = data.encode() if isinstance(data, str) else data
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    mode = 0o600 if private else 0o666  # less the umask
+    mode = (0o600 if private else 0o666) | (0o100 if executable else 0)  # less the umask
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb") as file:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -44,6 +48,17 @@ def write(path: Path, data: bytes | str, *, private: bool = False) -> None:
     finally:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def opened(path: Path, *, append: bool = True) -> BinaryIO:
+    """A file to be written to piece by piece: at its end, or anew. One that is a link is refused."""
+    how = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC) | _NOFOLLOW | _BINARY
+    try:
+        return open(os.open(path, how, 0o666), "ab" if append else "wb")
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise SelfsameError(f"{path}: is a link, and nothing is written through one; remove it") from None
 
 
 def write_json(path: Path, value: Any, *, private: bool = False) -> None:
@@ -75,10 +90,22 @@ def private_folder(folder: Path, *, close: bool = False) -> Path:
     if not stat.S_ISDIR(found.st_mode):
         raise SelfsameError(f"{folder}: expected a folder, it is a file or a link")
     if close and os.name == "posix" and found.st_uid == os.geteuid():
-        folder.chmod(0o700)
+        _close(folder)
     else:
         check_private(folder, found, "chmod 700")
     return folder
+
+
+def _close(folder: Path) -> None:
+    """Mode 0700 for the folder itself; a link that has come in its place meanwhile is not followed."""
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _NOFOLLOW)
+    except OSError as error:
+        raise SelfsameError(f"{folder}: {error.strerror or error}") from None
+    try:
+        os.fchmod(place, 0o700)
+    finally:
+        os.close(place)
 
 
 def check_private(path: Path, found: os.stat_result, remedy: str = "chmod 600") -> None:
@@ -178,8 +205,8 @@ def _no_constant(word: str) -> NoReturn:
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     """Add a line to a file of records."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    with opened(path) as file:
+        file.write((json.dumps(record) + "\n").encode())
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

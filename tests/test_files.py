@@ -5,6 +5,7 @@ import math
 import os
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -185,3 +186,44 @@ def test_a_line_cut_off_by_a_crash_does_not_count(tmp_path_factory, cut, odd):
     path.write_bytes(odd + whole[:cut])
     done = sum(1 for number in range(3) if cut >= len(b"".join(lines[: number + 1])) - 1)
     assert [record["round"] for record in files.read_records(path)] == list(range(done))
+
+
+def test_what_is_written_piece_by_piece_goes_through_no_link(tmp_path):
+    """A victim's file was overwritten through a link of the name that was to be written."""
+    victim = tmp_path / "victim"
+    victim.write_text("whole")
+    for name in ("metrics.jsonl", "output.txt"):
+        (tmp_path / name).symlink_to(victim)
+    with pytest.raises(SelfsameError, match=r"metrics\.jsonl: is a link"):
+        files.append_record(tmp_path / "metrics.jsonl", {"round": 1})
+    with pytest.raises(SelfsameError, match=r"output\.txt: is a link"):
+        files.opened(tmp_path / "output.txt", append=False)
+    assert victim.read_text() == "whole"
+    for text in (b"one", b"two"):
+        with files.opened(tmp_path / "log") as log:
+            log.write(text)
+    assert (tmp_path / "log").read_bytes() == b"onetwo"
+
+
+def test_no_mode_is_set_through_a_link(tmp_path, monkeypatch):
+    """A folder that becomes a link between the look and the change: the link's target keeps its mode."""
+    target, folder = tmp_path / "target", tmp_path / "folder"
+    target.mkdir()
+    target.chmod(0o755)
+    folder.mkdir()
+    found = folder.lstat()
+    folder.rmdir()
+    folder.symlink_to(target)
+    monkeypatch.setattr(Path, "lstat", lambda self: found)
+    monkeypatch.setattr(Path, "mkdir", lambda self, **how: None)
+    with pytest.raises(SelfsameError, match="folder: "):
+        files.private_folder(folder, close=True)
+    assert os.stat(target).st_mode & 0o777 == 0o755
+
+
+def test_an_executable_file(tmp_path):
+    (tmp_path / "run").symlink_to(tmp_path / "victim")
+    (tmp_path / "victim").write_text("whole")
+    files.write(tmp_path / "run", "#!/bin/sh\n", private=True, executable=True)
+    assert (tmp_path / "run").lstat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "victim").read_text() == "whole"

@@ -105,7 +105,7 @@ def device(site, model, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     keep = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH") if name in os.environ}
-    settings = {"HOME": str(home), "PYTHONPATH": str(site), "SELFSAME_PASSPHRASE": "open sesame"}
+    settings = {"HOME": str(home), "PYTHONPATH": str(site), "SELFSAME_PASSPHRASE": "open, sesame, now"}
 
     def call(*words):
         # -S: nothing of the Python that runs the tests but the standard library; -P: nor of the working folder.
@@ -239,14 +239,27 @@ def test_extras_and_what_is_said_of_them():
         assert name in {Requirement(line).name for line in extras[extra]}, f"{package}: not in {extra}"
 
 
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock"])
+def test_every_locked_package_has_hashes(file):
+    """So that `make` installs the files that were locked and no others of their names."""
+    text = (ROOT / file).read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[\w.-]+==\S+(\s*;[^-]*)?(\s+--hash=sha256:[0-9a-f]{64})+\s*", line), line[:80]
+    steps = [line for line in (ROOT / "Makefile").read_text().splitlines() if f"-r {file}" in line]
+    assert len(steps) == 1 and "--require-hashes" in steps[0]
+
+
 def test_locks_agree():
-    """What is needed to train is in one lock, what tests need beside it in the other, and nothing in both."""
+    """What is needed to train is in two locks, what tests need beside it in another, and nothing in two of them."""
     lines = {}
-    for file in ("requirements.lock", "requirements-dev.lock"):
+    for file in ("requirements.lock", "requirements-torch.lock", "requirements-dev.lock"):
         text = (ROOT / file).read_text()
         lines[file] = {re.sub(r"[-_.]+", "-", n).lower() for n in re.findall(r"(?m)^([\w.-]+)==", text)}
-    train, dev = lines.values()
-    assert not train & dev
+    train, torch, dev = lines.values()
+    assert not train & dev and torch == {"torch"} and not torch & (train | dev)
+    train |= torch
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

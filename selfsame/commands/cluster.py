@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, given_tables
+from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, TrustCode, given_tables
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 from selfsame.files import private_folder, write
@@ -86,7 +86,7 @@ def up(
     aggregation, helpers = _sums(made, aggregation, helpers, seeded)
     keys = folder.resolve() / "keys"
     serving = Serving(
-        nodes=nodes, answer_wait=wait, embedding_wait=wait, fewest=min(2, nodes - 1), transport=transport,
+        nodes=nodes, answer_wait=wait, embedding_wait=wait, transport=transport,
         seeded=seeded, aggregation=aggregation,
         helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
     )  # fmt: skip
@@ -99,15 +99,19 @@ def up(
 
 
 @app.command(short_help="Go on with a cluster's run after its last complete round.")
-def resume(folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")], quiet: Quiet = False) -> None:
+def resume(
+    folder: Annotated[Path, typer.Argument(help="Folder of a cluster.")],
+    trust_code: TrustCode = False,
+    quiet: Quiet = False,
+) -> None:
     """Go on with a cluster's run after its last complete round, with the same keys and the devices' own state."""
-    from selfsame.config.recipe import from_mapping, read_toml
+    from selfsame.config.recipe import stored_recipe
     from selfsame.deploy.flower.terms import FILE, Serving
 
     _flower()
     if not (folder / "server" / "recipe.toml").is_file():
         raise SelfsameError(f"{folder}: not a cluster's folder (no server/recipe.toml in it)")
-    made = from_mapping(read_toml(folder / "server" / "recipe.toml"))
+    made = stored_recipe(folder / "server", trust_code)
     _watch(folder, made, Serving.read(folder / "server" / FILE), quiet)
 
 
@@ -146,6 +150,30 @@ def guard(
 
     _flower()
     typer.echo(f'PATH="{write_guard(folder.resolve())}:$PATH" flower-supernode ...')
+
+
+@app.command(short_help="Print the digest of a server's terms, which devices are given as `agreed`.")
+def terms(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with the server's recipe.toml and deploy.toml, or a cluster's.")
+    ],
+    trust_code: TrustCode = False,
+) -> None:
+    """Print the digest of the terms that a server offers; a device that is given it as `agreed` takes no others."""
+    from selfsame.config.recipe import stored_recipe
+    from selfsame.deploy.flower.terms import RUN, open_server
+    from selfsame.deploy.folder import RunFolder
+
+    place = folder if (folder / "recipe.toml").is_file() else folder / "server"
+    if not (place / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: neither a server's folder nor a cluster's (no recipe.toml in it)")
+    stored_recipe(place, trust_code)
+    saved = RunFolder(place / RUN).saved()  # of a run that may be at work: its folder is left alone
+    if saved is not None:
+        typer.echo(saved.plan)
+        return
+    with open_server(place) as (server, _, _):
+        typer.echo(server.agreement.digest)
 
 
 @app.command()
@@ -222,7 +250,8 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
         TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[now]}"),
     )  # fmt: skip
-    extra: dict[str, str | bool] = {"simulated-enclave": True, **({"simulate": True} if serving.seeded else {})}
+    tried: dict[str, str | bool] = {"simulate": True} if serving.seeded else {"trial": True}
+    extra = {"simulated-enclave": True, **tried}
     if ":" in recipe.method.name:  # the nodes have the same owner, who may name the code that they import
         extra["methods"] = recipe.method.name
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), os.getcwd())))
@@ -250,7 +279,10 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
     console = Console()
     table = Table("round", "seconds", "asked", "taken", "refused or lost", "KB down", "KB up", title="rounds")
     for record in records:
-        told = [f"{name} {count}" for name, count in record.get("counts", {}).items() if name not in _WELL]
+        counts = record.get("counts", {})
+        told = [f"{name} {count}" for name, count in counts.items() if name not in _WELL]
+        if record["taken"] == 0 < counts.get("taken", 0):  # good answers, of too few devices
+            told.insert(0, f"{counts['taken']} answers were too few")
         table.add_row(
             str(record["round"]), f"{record['seconds']:.1f}", str(record["asked"]), str(record["taken"]),
             ", ".join(told) or "0", *(f"{record[way] / 1e3:,.1f}" if way in record else "" for way in ("down", "up")),

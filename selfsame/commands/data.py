@@ -50,8 +50,9 @@ def wire(
     made = make(method, bare_options(settings))
     check_sums(Recipe(NamedPart(method), sums=sums), made)
     found = wire_rows(made.wire, sums.summed)
-    rows = [(name, way, sight_words(sight), what) for name, way, sight, what in found]
-    table_of(rows, "field", "direction", "who sees it", "what it is", title=f"{method}: what leaves the device")
+    rows = [(name, way, sight_words(sight), made.wire.bound_words(name, way), what) for name, way, sight, what in found]
+    heads = ("field", "direction", "who sees it", "longest", "what it is")
+    table_of(rows, *heads, title=f"{method}: what leaves the device")
     said = aggregation_words(sums.aggregation, found)
     if said:
         typer.echo(said)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from selfsame.commands.options import TrustCode
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -68,21 +69,24 @@ def enrol(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the user's enrolment.")] = False,
     resize: Resize = False,
+    trust_code: TrustCode = False,
     store: Store = None,
     keyring: InKeyring = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
+    from selfsame.device.attempts import Attempts
     from selfsame.device.samples import read_samples
     from selfsame.device.verifier import Rule
 
     chosen = Rule(rule or ("warm-up" if threshold is None else "fixed"), tpr, confidence, threshold)
     if run is not None and client is None:
         raise SelfsameError("--run: names where the vector of --client comes from; say which client")
-    device = device_of(model, store, None if keyring else passphrase(passphrase_file, new=True))
+    device = device_of(model, store, None if keyring else passphrase(passphrase_file, new=True), trust_code)
     raw = read_samples(samples, device.model.card, resize) if samples else []
-    vector = None if client is None else _client_vector(run or model, client, device.model, raw)
+    vector = None if client is None else _client_vector(run or model, client, device.model, raw, trust_code)
     done = device.enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
+    Attempts(device.vault).forget(user)
     made = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
     print(f"{user}: enrolled in {device.vault.folder}; template: {made}; {_told(done.threshold)}")
 
@@ -92,13 +96,14 @@ def warm_up(
     user: User,
     samples: Samples,
     resize: Resize = False,
+    trust_code: TrustCode = False,
     store: Store = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Set a user's threshold anew from the warm-up samples so far and these; they must not have made the template."""
     from selfsame.device.samples import read_samples
 
-    device = device_of(model, store, passphrase(passphrase_file))
+    device = device_of(model, store, passphrase(passphrase_file), trust_code)
     now = device.add_warm_up(user, read_samples(samples, device.model.card, resize))
     print(f"{user}: {_told(now)}")
 
@@ -113,30 +118,35 @@ def change_passphrase(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Change the passphrase of a user's enrolment, or move its key into or out of the keyring."""
+    from selfsame.device.attempts import Attempts
     from selfsame.device.vault import Vault
 
     if keyring and new_file is not None:
         raise SelfsameError("--keyring: takes no passphrase; leave out --new-passphrase-file")
     vault = Vault(store_folder(store), passphrase(passphrase_file))
     vault.rekey(user, None if keyring else passphrase(new_file, new=True, variable=None))
+    Attempts(vault).forget(user)
     print(f"{user}: sealed anew")
 
 
 def revoke(user: User, store: Store = None) -> None:
     """Destroy a user's enrolment; copies of it no longer open on this device."""
+    from selfsame.device.attempts import Attempts
     from selfsame.device.vault import Vault
 
-    Vault(store_folder(store)).remove(user)
+    vault = Vault(store_folder(store))
+    vault.remove(user)
+    Attempts(vault).forget(user)
     print(f"{user}: revoked")
 
 
-def device_of(model: Path, store: Path | None, ask: Callable[[], str] | None) -> Verifier:
+def device_of(model: Path, store: Path | None, ask: Callable[[], str] | None, trust_code: bool = False) -> Verifier:
     """The model that is named and the enrolments, whose passphrase `ask` gives; None: their keys are in the keyring."""
     from selfsame.device.vault import Vault
     from selfsame.device.verifier import Verifier
     from selfsame.export.opened import open_model
 
-    return Verifier(open_model(model), Vault(store_folder(store), ask))
+    return Verifier(open_model(model, trust_code=trust_code), Vault(store_folder(store), ask))
 
 
 def store_folder(given: Path | None) -> Path:
@@ -175,12 +185,12 @@ def _first_line(file: Path) -> str:
     return line
 
 
-def _client_vector(run: Path, client: int, opened: Embedder, raw: Sequence[Raw]) -> Raw:
+def _client_vector(run: Path, client: int, opened: Embedder, raw: Sequence[Raw], trust_code: bool) -> Raw:
     if run.is_file():
         raise SelfsameError(f"{run}: a model file keeps no client's vector; name the run with --run")
     from selfsame.export.from_run import client_vector
 
-    return client_vector(run, client, opened, raw)
+    return client_vector(run, client, opened, raw, trust_code)
 
 
 def _told(threshold: Threshold) -> str:

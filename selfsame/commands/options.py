@@ -43,6 +43,9 @@ Base = Annotated[
     Path | None, typer.Option("--recipe", help="Recipe (TOML) to start from in place of the tuned preset.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by default a new one under runs/.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Import the method or network that the run's folder names: it runs code.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 

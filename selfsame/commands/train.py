@@ -21,6 +21,7 @@ from selfsame.commands.options import (
     Rounds,
     Seed,
     Settings,
+    TrustCode,
     given_tables,
 )  # fmt: skip
 from selfsame.commands.progress import loading, show, show_run, train_and_keep
@@ -110,6 +111,7 @@ def compare(
 
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint. A finished one is shown again."""
@@ -118,7 +120,7 @@ def resume(
 
     with among_ranks() as ranks:
         with loading(quiet or not ranks.first):
-            current = load_run(run, ranks=ranks)
+            current = load_run(run, ranks=ranks, trust_code=trust_code)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
             shown = train_and_keep(current, quiet)
         else:

@@ -315,6 +315,22 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SelfsameError(f"{path}: not TOML: {error}") from None
 
 
+def stored_recipe(folder: Path, trust_code: bool = False) -> Recipe:
+    """The recipe of a run's folder. One that names code by its import path is taken only where that is trusted.
+
+    A folder may come from anybody, and importing runs what it names.
+    """
+    if not (folder / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
+    found = from_mapping(read_toml(folder / "recipe.toml"))
+    code = [part.name for part in (found.method, found.net) if ":" in part.name]
+    if code and not trust_code:
+        raise SelfsameError(
+            f"{folder}: opening it imports and runs {' and '.join(code)}; add --trust-code if you trust who made it"
+        )
+    return found
+
+
 def parse_setting(text: str) -> tuple[list[str], Any]:
     """'local.lr=0.1' as (["local", "lr"], 0.1); a value that is not TOML is taken as text."""
     key, equals, value = text.partition("=")

@@ -102,7 +102,7 @@ class Agreement(Agreed):
     precision: str  # of the arithmetic, and of what travels exactly
     classes: int
     sums: SumTerms
-    wire: tuple[tuple[str, str, int, str], ...]  # the method's table
+    wire: tuple[tuple[str, str, int, str, str], ...]  # the method's table, with the bound of each field
 
     @staticmethod
     def of(problem: Problem, run: str, transport: str, seeded: bool, sums: SumTerms | None = None) -> Agreement:
@@ -144,6 +144,11 @@ class Agreement(Agreed):
     def dtype(self) -> torch.dtype:
         return DTYPE[self.precision]
 
+    def longest(self, way: str) -> dict[str, float]:
+        """The most that a row of each field may measure, by the method's own declaration."""
+        method = self.method
+        return method.longest(way, method.width(self.recipe.net.width), self.classes, self.clients)
+
     def model(self) -> Model:
         """The network, whose numbers come with every request."""
         method, net = self.method, self.recipe.net
@@ -161,8 +166,9 @@ def check_method(method: LocalLoss) -> None:
         raise SelfsameError(f"{method.name}: every device trains for itself, there is nothing to deploy")
 
 
-def _wire(method: LocalLoss, summed: bool) -> tuple[tuple[str, str, int, str], ...]:
-    return tuple((name, way, int(sight), what) for name, way, sight, what in method.wire.rows(summed))
+def _wire(method: LocalLoss, summed: bool) -> tuple[tuple[str, str, int, str, str], ...]:
+    rows, bound = method.wire.rows(summed), method.wire.bound_words
+    return tuple((name, way, int(sight), what, bound(name, way)) for name, way, sight, what in rows)
 
 
 def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:

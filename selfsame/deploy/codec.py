@@ -19,6 +19,7 @@ from torch import Tensor
 
 from selfsame.errors import SelfsameError
 from selfsame.files import parse_json
+from selfsame.methods.wire import too_long
 
 REASONS = (
     "size",  # longer than any message of its kind, seen before anything is parsed
@@ -44,6 +45,7 @@ REASONS = (
     "quote",  # the enclave is not proved to be what the device's policy asks for
     "session",  # no such session with the enclave
     "spent",  # the device's privacy budget
+    "policy",  # terms that the device's own policy does not allow
     "seal",  # what is sealed in the message does not open, or is not what it should be
     "group",  # not a group that sums may be taken over
     "helper",  # no key is named to which the masks are to be sealed, or not one that is trusted
@@ -86,6 +88,7 @@ class Field:
     about: Tensor | None = None
     half: bool = False  # travels in half precision, scaled
     most: int = 0  # what -1 stands for at most
+    longest: float = math.inf  # of every row, as `methods.wire` declares it
 
     @property
     def bytes(self) -> int:
@@ -265,12 +268,20 @@ def _checked(value: Tensor, part: Field, scale: float | None) -> Tensor:
     """The tensor in the type in which it is used, if it is finite and no longer than its bound."""
     if part.half:
         value = value.to(part.dtype) * (scale or 1.0)
+    if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        raise Refused("finite")
+    if part.longest < math.inf:
+        hold({"": value}, {"": part.longest})
     if not value.is_floating_point():
         return value
-    if not bool(torch.isfinite(value).all()):
-        raise Refused("finite")
     if part.norm < math.inf and value.numel():
         apart = value.double() if part.about is None else value.double() - part.about.double()
         if not float(apart.norm(dim=-1).max()) <= part.norm:  # of a scalar, its size
             raise Refused("norm")
     return value
+
+
+def hold(fields: Mapping[str, Tensor], longest: Mapping[str, float]) -> None:
+    """Refuse fields of which a row is beyond its declared bound."""
+    if any(too_long(fields[name], bound) for name, bound in longest.items()):
+        raise Refused("norm")

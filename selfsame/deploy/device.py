@@ -16,7 +16,7 @@ from selfsame.data.federation import RAW
 from selfsame.deploy.aggregation.base import NETWORK
 from selfsame.deploy.aggregation.signing import Signer
 from selfsame.deploy.agreement import Agreement
-from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode
+from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode, hold
 from selfsame.deploy.guest import FAILURES, Guest
 from selfsame.deploy.memory import Memory
 from selfsame.deploy.schedule import Conditions
@@ -98,8 +98,6 @@ class Device(Guest[Agreement]):
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
 
     def _consent(self, kept: Memory, offered: Agreement) -> None:
-        if self._agreed is None and ":" in offered.recipe.net.name:  # code by its import path: only if terms were read
-            raise Refused("plan")
         if offered.method.open_secrets and not self._simulate:
             raise Refused("plan")
         if offered.sums.summed:
@@ -157,6 +155,7 @@ class Device(Guest[Agreement]):
         notes = {"assigned": [client, label], **self._grouped(kept, agreement, message.meta["group"])}
         problem = self._problem(kept, agreement, present, client, label)
         theta_P = message.fields.pop(NETWORK)
+        hold(self._network(agreement).head_views(theta_P), agreement.longest("head"))
         try:
             own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
             update_P = clipped(trained_P - theta_P, agreement.sums.clip)
@@ -247,14 +246,15 @@ def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:
     as there are clients here; what differs otherwise may be of any length that a table can have.
     """
     one, two = (_sent(agreement, *size) for size in _SMALL_WORLDS)
-    shortened = agreement.method.down_rows()
+    shortened, longest = agreement.method.down_rows(), agreement.longest("down")
     fields = {}
     for name, value in one.items():
         shape = [a if a == b else -1 for a, b in zip(value.shape, two[name].shape, strict=True)]
         whole = (len(value), len(two[name])) == tuple(clients for clients, _ in _SMALL_WORLDS)
         if whole and name not in shortened:
             shape[0] = present
-        fields[name] = Field(tuple(shape), value.dtype, most=present if whole else 4 * present + 64)
+        most = present if whole else 4 * present + 64
+        fields[name] = Field(tuple(shape), value.dtype, most=most, longest=longest[name])
     return fields
 
 

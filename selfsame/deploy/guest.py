@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,9 +23,12 @@ from selfsame.data.federation import RAW
 from selfsame.deploy.agreement import Agreed
 from selfsame.deploy.codec import Json, Message, Refused, Spec, decode, encode, glance
 from selfsame.deploy.memory import Keep, Memory
+from selfsame.deploy.policy import TRIAL, DevicePolicy
 from selfsame.deploy.schedule import Conditions
 from selfsame.errors import SelfsameError
+from selfsame.files import write
 
+REFUSED_TERMS = "refused.txt"  # in the device's folder: what its policy refused last
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, ArithmeticError, SelfsameError)
 A = TypeVar("A", bound=Agreed)
 
@@ -35,8 +38,9 @@ class Guest(ABC, Generic[A]):
 
     `samples`: a folder of sample files, or "digits:3" for client 3 of a data set that needs no files (for trying), or
     the raw samples themselves. `conditions`: a JSON file with truth values for charging, unmetered and idle.
-    `simulate`: agree to private draws that the server can repeat. `agreed`: the digest of the only terms to agree to;
-    without it the first server's terms are taken, and no others after them.
+    `rules`: what its owner lets a server ask for. `agreed`: the digest of the only terms to agree to. `trial`: to try
+    things out, the first server's terms are taken without it, and no others after them. `simulate`: a trial that agrees
+    to private draws that the server can repeat.
     """
 
     TERMS: ClassVar[type[Agreed]]
@@ -50,10 +54,13 @@ class Guest(ABC, Generic[A]):
         conditions: Path | None = None,
         simulate: bool = False,
         agreed: str | None = None,
+        trial: bool = False,
+        rules: DevicePolicy | None = None,
     ) -> None:
         self.keep = Keep(folder)
         self._samples, self._conditions = samples, conditions
-        self._simulate, self._agreed = simulate, agreed
+        self._simulate, self._agreed, self._trial = simulate, agreed, trial or simulate
+        self._rules = rules or (TRIAL if self._trial else DevicePolicy())
         self._agreement: tuple[str, A] | None = None
         self._source: tuple[str, Source, int] | None = None
         self._steps: dict[str, Callable[[Memory, A, bytes, int, dict[str, Json]], bytes]] = {}  # a round's, in order
@@ -120,14 +127,18 @@ class Guest(ABC, Generic[A]):
         if agreement is None:
             if self._agreed not in (None, offered.digest) or (offered.seeded and not self._simulate):
                 raise Refused("plan")
+        elif offered.digest != agreement.digest:
+            raise Refused("plan" if offered.run == agreement.run else "run")
+        self._allow(offered)
+        if agreement is None:
+            if self._agreed is None and not self._trial:
+                self._forbid(f"nobody has agreed to these terms; set agreed = {offered.digest!r} once they are read")
             seed = offered.recipe.run.seed if offered.seeded else secrets.randbits(62)
             kept = replace(kept, notes={"agreement": offered.to_json(), "seed": seed})
             try:
                 self._consent(kept, offered)
             except FAILURES:
                 raise Refused("plan") from None
-        elif offered.digest != agreement.digest:
-            raise Refused("plan" if offered.run == agreement.run else "run")
         _, count = self._open(offered)
         notes, said = self._introduce(kept, offered, message)
         if notes or agreement is None:
@@ -140,6 +151,20 @@ class Guest(ABC, Generic[A]):
             **said,
         }
         return encode("registered", message.round, meta, {})
+
+    def _allow(self, terms: A) -> None:
+        """Hold terms to the owner's policy."""
+        try:
+            broken = self._rules.broken(terms, self._open(terms)[1])
+        except FAILURES:
+            raise Refused("plan") from None
+        if broken:
+            self._forbid(broken)
+
+    def _forbid(self, words: str) -> NoReturn:
+        """Refuse by the policy; the words stay on the device, for its owner to read."""
+        write(self.keep.folder / REFUSED_TERMS, words + "\n", private=True)
+        raise Refused("policy")
 
     @abstractmethod
     def _consent(self, kept: Memory, offered: A) -> None:

@@ -18,7 +18,7 @@ from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
 from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
 from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
 from selfsame.deploy.agreement import Agreement
-from selfsame.deploy.codec import Field, Message, Refused, Spec, encode
+from selfsame.deploy.codec import Field, Message, Refused, Spec, encode, hold
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.folder import Seat
 from selfsame.deploy.host import Ask, Call, Host
@@ -281,7 +281,11 @@ class Server(Host[Agreement]):
         return Spec("trained", meta=ANSWERED, fields=self._totals.fields() | self._report_fields())
 
     def _report_fields(self) -> dict[str, Field]:
-        return {name: Field(tuple(value.shape), value.dtype, 1000.0) for name, value in self._reported().items()}
+        longest = self.agreement.longest("up")
+        return {
+            name: Field(tuple(value.shape), value.dtype, longest=longest[name])
+            for name, value in self._reported().items()
+        }
 
     def _reported(self) -> Fields:
         """A report of the method on samples that are all alike: what fields a device sends, and their shapes."""
@@ -299,8 +303,11 @@ class Server(Host[Agreement]):
     def _taken(self, node: str, message: Message, phase: Phase, now: float) -> str:
         if message.meta["plan"] != self.agreement.digest:
             raise Refused("plan")
-        assert self._totals is not None
+        assert self._totals is not None and self.state is not None
         fields = dict(message.fields)
+        if NETWORK in fields:  # of what is masked or sealed nobody can look at the heads
+            about = self.state.theta_P if self.agreement.transport == "half" else 0.0
+            hold(self.problem.model.head_views(about + fields[NETWORK]), self.agreement.longest("head"))
         self._totals.take(node, self._weight(self.seats[node]), fields)
         phase.take(node, now)
         self._reports[node] = self._report(node, fields)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from selfsame.device.card import Card, Raw
 from selfsame.device.model_file import INPUT, OUTPUT, read_card
-from selfsame.device.runtime import onnxruntime
+from selfsame.device.runtime import onnxruntime, session_options
 from selfsame.errors import SelfsameError, one_line
 
 Emb = NDArray[np.float32]
 
 _ONNX_TYPES = {"uint8": "tensor(uint8)", "int16": "tensor(int16)", "float32": "tensor(float)"}
-_TOGETHER = 2**20  # numbers of raw samples that are embedded at a time
+_TOGETHER = 2**18  # numbers of raw samples that are embedded at a time
 
 
 class Embedder(Protocol):
@@ -40,10 +40,7 @@ class OnnxEmbedder:
         self.card = read_card(data, name)
         check_digest(self.card, name, digest)  # before any library sees the file
         self._name = name
-        ort = onnxruntime()
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what goes wrong is raised, and said once
+        ort, options = onnxruntime(), session_options()
         try:
             self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has a kind for each of its codes, without a common one

@@ -26,7 +26,8 @@ _HEADER = struct.Struct(">8s4B16s16s12s32s")
 _TAG = 16
 _MOST_BYTES = 1 << 22
 _LONGEST_NAME = 60  # bytes: twice that, in a file's name, is within every file system's limit
-_LONGEST_PASSPHRASE = 1024
+_SHORTEST_PASSPHRASE, _LONGEST_PASSPHRASE = 12, 1024
+_FEWEST_KINDS = 5  # of characters in a passphrase
 _ENDING = ".enrolment"
 _REVOKED = "revoked"
 _SERVICE = "selfsame"
@@ -85,6 +86,17 @@ def derive(passphrase: str, header: Header) -> bytes:
     text = unicodedata.normalize("NFKC", passphrase).encode("utf-8", "surrogateescape")
     key: bytes = kdf(salt=header.salt, length=32, n=1 << work.log_n, r=work.r, p=work.p).derive(text)
     return key
+
+
+def strong(passphrase: str) -> str:
+    """A new passphrase that is not guessed at once: who copies the file may try as many as they have time for."""
+    shortest, longest = _SHORTEST_PASSPHRASE, _LONGEST_PASSPHRASE
+    if not shortest <= len(passphrase) <= longest or len(set(passphrase)) < _FEWEST_KINDS:
+        raise SelfsameError(
+            f"passphrase: expected {shortest} to {longest} characters, {_FEWEST_KINDS} different ones among them; "
+            f"got {len(passphrase)}. One that nobody guesses: {secrets.token_urlsafe(15)}"
+        )
+    return passphrase
 
 
 def seal(plain: bytes, key: bytes, user: str, header: Header) -> bytes:
@@ -244,10 +256,7 @@ class Vault:
         if header.work is None:
             return _keyring_new(header)
         assert self.passphrase is not None
-        passphrase = self.passphrase()
-        if not 0 < len(passphrase) <= _LONGEST_PASSPHRASE:
-            raise SelfsameError(f"passphrase: expected 1 to {_LONGEST_PASSPHRASE} characters, got {len(passphrase)}")
-        return derive(passphrase, header)
+        return derive(strong(self.passphrase()), header)
 
     def _seal(self, user: str, header: Header, key: bytes, plain: bytes) -> None:
         file = seal(plain, key, check_user(user), header)

@@ -14,8 +14,9 @@ from selfsame.engine.plan import Start, Turn
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State
 from selfsame.engine.sums import Sums
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
-from selfsame.methods.wire import finite_rows
+from selfsame.methods.wire import finite_rows, too_long
 from selfsame.streams import Stream
 
 
@@ -47,6 +48,10 @@ def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tens
     stream = problem.stream("report", who.client_M, start.number)
     stays, leaves = method.report(mine, sent, who, final, batch.mask_MB, stream)
     method.wire.check_up(leaves, start.own, mine, stays)
+    world = problem.world
+    for name, longest in method.longest("up", world.dim, world.classes, world.clients).items():
+        if bool(torch.isfinite(leaves[name]).all()) and too_long(leaves[name], longest):  # else it is refused below
+            raise SelfsameError(f"wire: field {name!r} is longer than the {longest:g} that {method.name} declares")
     return theta_P, stays, leaves, sum(losses) / len(losses)
 
 

@@ -18,17 +18,19 @@ _COMPARED = 8  # samples by which a model is known to be of a run
 _NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's network moves them more
 
 
-def read_run(folder: Path, path: Path | None = None) -> Run:
+def read_run(folder: Path, path: Path | None = None, trust_code: bool = False) -> Run:
     """The run's last state on the CPU, in the precision of its parameters."""
-    return open_run(folder, path, "cpu", exact=True)
+    return open_run(folder, path, "cpu", exact=True, trust_code=trust_code)
 
 
-def client_vector(folder: Path, client: int, opened: Embedder, raw: Sequence[Raw]) -> NDArray[np.float32]:
+def client_vector(
+    folder: Path, client: int, opened: Embedder, raw: Sequence[Raw], trust_code: bool = False
+) -> NDArray[np.float32]:
     """The vector that a run's client keeps: prototype, codeword or centre, or its class's embedding.
 
     It means nothing to another network, so the model must embed the first samples as the run does.
     """
-    run = read_run(folder)
+    run = read_run(folder, trust_code=trust_code)
     problem, state, card = run.problem, run.state, opened.card
     if not 0 <= client < state.present:
         raise SelfsameError(f"--client: the run has clients 0 to {state.present - 1}, got {client}")

@@ -6,21 +6,19 @@ from pathlib import Path
 
 from selfsame.device.embedder import Embedder, OnnxEmbedder, check_digest
 from selfsame.device.model_file import read_bytes
-from selfsame.errors import SelfsameError
 
 
-def open_model(path: Path, digest: str | None = None) -> Embedder:
+def open_model(path: Path, digest: str | None = None, trust_code: bool = False) -> Embedder:
     """The embedder of a model file (.onnx) or of a run's folder, after all that can be wrong with it is checked.
 
-    A model whose digest is not `digest`, where one is given, is refused: that pins one for good.
+    A model whose digest is not `digest`, where one is given, is refused: that pins one for good. A run's folder that
+    names code by its import path is refused unless `trust_code`.
     """
     path = Path(path)
     if not path.is_dir():
         return OnnxEmbedder(read_bytes(path), str(path), digest)
-    if not (path / "recipe.toml").is_file():
-        raise SelfsameError(f"{path}: not a run (no recipe.toml in it)")
     from selfsame.export.trained import RunEmbedder
 
-    found = RunEmbedder(path)
+    found = RunEmbedder(path, trust_code)
     check_digest(found.card, str(path), digest)
     return found

@@ -31,8 +31,8 @@ _CLOSE = 1e-9  # between two computations of a score in float64
 class RunEmbedder:
     """The network of a finished run; its data set is loaded to learn how samples are prepared."""
 
-    def __init__(self, folder: Path) -> None:
-        chosen = recipe.from_mapping(recipe.read_toml(folder / "recipe.toml"))
+    def __init__(self, folder: Path, trust_code: bool = False) -> None:
+        chosen = recipe.stored_recipe(folder, trust_code)
         method = methods.make(chosen.method.name, chosen.method.options)
         if not method.federated:
             raise SelfsameError(f"{folder}: has a network for each client; export one with `selfsame export --client`")

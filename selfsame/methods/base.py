@@ -157,6 +157,9 @@ class LocalLoss(Comparison, ABC):
                 inside = inside and (within[-1] == "]" or value < high)
                 whole = isinstance(value, int) or not isinstance(part.default, int)
                 self.require(inside and whole, f"{part.name} must lie in {within}", value)
+        bounded = self.wire.of(self)
+        if bounded != self.wire:
+            object.__setattr__(self, "wire", bounded)
 
     def require(self, holds: bool, rule: str, got: object) -> None:
         """Raise `SelfsameError` with the rule that a hyper-parameter or a federation breaks."""
@@ -168,6 +171,10 @@ class LocalLoss(Comparison, ABC):
         enough = world.classes >= 2 or not self.contrasts
         self.require(enough, "there must be 2 classes or more to tell apart", world.classes)
 
+    def longest(self, way: str, dim: int, classes: int, clients: int) -> dict[str, float]:
+        """The most that a row of each field may measure that goes ``up``, ``down``, or with the network: ``head``."""
+        return {name: bound.at(dim, classes, clients) for name, bound in self.wire.bounds(way).items()}
+
     def width(self, asked: int) -> int:
         """The embedding width the network must have, given the width asked for."""
         return asked
@@ -176,6 +183,10 @@ class LocalLoss(Comparison, ABC):
     def open_secrets(self) -> bool:
         """Whether private draws come from the run's seed, so that whoever knows it can repeat them."""
         return False
+
+    def shows(self) -> str:
+        """Where others are sent the very vector that stands for the owner: how, in words; empty: they are not."""
+        return ""
 
     @property
     def needs_final_embedding(self) -> bool:

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, each_row, normal_rows, option, sample_mean, unit
-from selfsame.methods.fedaws import PAPER, ClassEmbedding
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.fedaws import PAPER, ClassEmbedding, class_reach
+from selfsame.methods.wire import FREE, Sight, Wire
 from selfsame.streams import Stream
 
 
@@ -38,7 +38,7 @@ class FixedEmbedding(ClassEmbedding):
     shared_class: ClassVar[str] = "clients of a class are issued the same embedding"
     learns: ClassVar[tuple[str, ...]] = ()
     wire: ClassVar[Wire] = Wire(
-        down={"class_embedding": (Sight.SERVER, "the embedding the server issued to the client's class")}
+        down={"class_embedding": (Sight.SERVER, "the embedding the server issued to the client's class", class_reach)}
     )
 
 
@@ -56,7 +56,7 @@ class Softmax(LocalLoss):
     shared_class: ClassVar[str] = "clients of a class train the same row of the shared class matrix"
     row: ClassVar[str] = "class"
     contrasts: ClassVar[bool] = True
-    wire: ClassVar[Wire] = Wire(head={"class_matrix": (Sight.PUBLIC, "the embeddings of all classes")})
+    wire: ClassVar[Wire] = Wire(head={"class_matrix": (Sight.PUBLIC, "the embeddings of all classes", FREE)})
 
     scale: float = option(16.0, "[0, inf)")  # of cosine logits; 0: plain logits (1)
 
@@ -73,6 +73,9 @@ class Softmax(LocalLoss):
         logit_MBC = emb_MBD @ matrix_CD.transpose(-1, -2)
         class_MB = who.class_M[:, None].expand(mask_MB.shape)
         return sample_mean(F.cross_entropy(logit_MBC.transpose(1, 2), class_MB, reduction="none"), mask_MB)
+
+    def shows(self) -> str:
+        return f"{self.name}: everybody holds the embedding of the owner's class"
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return head["class_matrix"]

@@ -24,7 +24,7 @@ from torch import Tensor
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding, option, sample_mean
 from selfsame.methods.split import SplitLoss
 from selfsame.methods.update_attack import Seen, by_mean
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import FREE, REACH, Bound, Sight, Wire
 from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from selfsame.streams import Stream
 
@@ -44,8 +44,10 @@ class Fdml(SplitLoss):
     shared_class: ClassVar[str] = "samples of all clients of a class are positives of one another"
     wire: ClassVar[Wire] = Wire(
         own={"template": "the mean embedding of the owner's samples"},
-        up={"embedding": (Sight.ENCLAVE, "embeddings of the round's samples")},
-        down={"derivative": (Sight.ENCLAVE, "the loss's derivatives in the client's own embeddings, for it alone")},
+        up={"embedding": (Sight.ENCLAVE, "embeddings of the round's samples", FREE)},
+        down={
+            "derivative": (Sight.ENCLAVE, "the loss's derivatives in the client's own embeddings, for it alone", FREE)
+        },
         model_up=Sight.ENCLAVE,
     )
 
@@ -165,8 +167,8 @@ class FlTraditional(LocalLoss):
     wire: ClassVar[Wire] = Wire(
         own={"template": "the mean embedding of the owner's samples"},
         head={
-            "weight": (Sight.PUBLIC, "the fully connected layer, a row a class"),
-            "bias": (Sight.PUBLIC, "its bias, a number a class"),
+            "weight": (Sight.PUBLIC, "the fully connected layer, a row a class", FREE),
+            "bias": (Sight.PUBLIC, "its bias, a number a class", Bound(REACH)),
         },
     )
     contrasts: ClassVar[bool] = True

@@ -33,13 +33,21 @@ from selfsame.methods.base import (
 )
 from selfsame.methods.neighbours import nearest
 from selfsame.methods.update_attack import Seen, by_angle, by_distance
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import REACH, Bound, Sight, Wire, within
 from selfsame.streams import Stream
 
 PAPER = "Yu, Rawat, Menon, Kumar: Federated Learning with Only Positive Labels (FedAwS), ICML 2020"
 ROWS = 1024  # rows of W compared with all of W at once in (7)
 GATHERED = 2**18  # rows of W gathered at once in (8)
 WORKED = 2**13  # of these, how many are differentiated at once
+
+
+def class_reach(method: ClassEmbedding) -> Bound:
+    """A class embedding starts at about sqrt(D) or `first_length`; one that grows far beyond is shortened on its way.
+
+    The cosine does not see its length, and with Euclidean distances only a run that diverges comes to that.
+    """
+    return Bound(method.reach, "sqrt(D)")
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,8 @@ class ClassEmbedding(LocalLoss):
     table: ClassVar[str] = "class_embedding"
     learns: ClassVar[tuple[str, ...]] = ("class_embedding",)
     wire: ClassVar[Wire] = Wire(
-        down={"class_embedding": (Sight.SERVER, "the embedding of the client's own class")},
-        up={"class_embedding": (Sight.SERVER, "the same, trained on the client's samples")},
+        down={"class_embedding": (Sight.SERVER, "the embedding of the client's own class", class_reach)},
+        up={"class_embedding": (Sight.SERVER, "the same, trained on the client's samples", class_reach)},
     )
 
     # The cosine from which a sample counts as close enough, (23); cosine only.
@@ -62,13 +70,26 @@ class ClassEmbedding(LocalLoss):
     # Of each class embedding before training; 0: as drawn from N(0, I), about sqrt(D).
     first_length: float = option(0.0, "[0, inf)")
 
+    @property
+    def reach(self) -> float:
+        """The longest class embedding that is sent, in sqrt(D)."""
+        return REACH * max(1.0, self.first_length)
+
     def begin_server(self, world: World, stream: Stream) -> Fields:
         rows_CD = normal_rows(each_row(stream, world.classes), world.dim)
         return {"class_embedding": self.first_length * unit(rows_CD) if self.first_length else rows_CD}
 
     def send(self, server: Fields, who: Cohort) -> Fields:
         """Step 4: each client gets the embedding of its own class and of no other."""
-        return {"class_embedding": server["class_embedding"][who.class_M]}
+        return {"class_embedding": self._shortened(server["class_embedding"][who.class_M])}
+
+    def _shortened(self, rows_MD: Tensor) -> Tensor:
+        return within(rows_MD, self.reach * rows_MD.shape[1] ** 0.5)
+
+    def report(
+        self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
+    ) -> tuple[Fields, Fields]:
+        return {}, {name: self._shortened(mine[name]) for name in self.learns}
 
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """The mean over the samples of (23), or of the positive part of (6) for the Euclidean distance."""
@@ -93,6 +114,9 @@ class ClassEmbedding(LocalLoss):
         few = replace(who, class_M=blocks.place_M)
         ClassEmbedding.absorb(self, blocks.few, leaves, few, weight_M, lr, stream)
         blocks.put()
+
+    def shows(self) -> str:
+        return f"{self.name}: the server keeps the embedding of the owner's class"
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return server["class_embedding"]

@@ -37,7 +37,7 @@ from selfsame.methods.base import (
 from selfsame.methods.fedhide_attack import recover_fedhide
 from selfsame.methods.neighbours import nearest
 from selfsame.methods.update_attack import Seen, by_angle
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import CLASSES, CLIENTS, UNIT, Declared, Sight, Wire
 from selfsame.streams import Stream
 
 
@@ -55,10 +55,10 @@ class ProxyPrototypes(LocalLoss):
     )
     wire: ClassVar[Wire] = Wire(
         own={"prototype": "the vector that stands for the owner, before normalisation"},
-        up={"proxy": (Sight.PUBLIC, "a unit vector shared in place of the prototype")},
+        up={"proxy": (Sight.PUBLIC, "a unit vector shared in place of the prototype", UNIT)},
         down={
-            "proxies": (Sight.PUBLIC, "the latest proxy of every client"),
-            "proxy_classes": (Sight.PUBLIC, "the class of each proxy"),
+            "proxies": (Sight.PUBLIC, "the latest proxy of every client", UNIT),
+            "proxy_classes": (Sight.PUBLIC, "the class of each proxy", CLASSES),
         },
     )
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
@@ -101,7 +101,7 @@ class ProxyPrototypes(LocalLoss):
         """The unit vectors (M, D) shared in place of these unit prototypes."""
 
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
-        put_rows(server["proxies"], who.client_M, leaves["proxy"], who.alive_M)
+        put_rows(server["proxies"], who.client_M, unit(leaves["proxy"]), who.alive_M)
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return unit(own["prototype"])
@@ -146,15 +146,15 @@ class FedHide(ProxyPrototypes):
         if self.search == "clustered" or self.negatives:
             object.__setattr__(self, "wire", replace(self.wire, down=self._down()))
 
-    def _down(self) -> dict[str, tuple[Sight, str]]:
+    def _down(self) -> dict[str, Declared]:
         """What is sent under these options."""
-        down = dict(self.wire.down)
+        down, public = dict(self.wire.down), Sight.PUBLIC
         if self.search == "clustered":
-            down["near_rows"] = (Sight.PUBLIC, "whose proxies are in the clusters nearest to the client's last one")
+            down["near_rows"] = (public, "whose proxies are in the clusters nearest to the client's last one", CLIENTS)
         if self.negatives:
-            down["drawn_rows"] = (Sight.PUBLIC, "other clients, drawn at random for the negative term")
+            down["drawn_rows"] = (public, "other clients, drawn at random for the negative term", CLIENTS)
         if self.search == "clustered" and self.negatives:
-            down["proxies"] = (Sight.PUBLIC, "the latest proxies of the clients named in near_rows and drawn_rows")
+            down["proxies"] = (public, "the latest proxies of the clients named in near_rows and drawn_rows", UNIT)
         return down
 
     def check(self, world: World) -> None:
@@ -195,6 +195,9 @@ class FedHide(ProxyPrototypes):
             "near_rows": near_M,
             "drawn_rows": drawn_M,
         }
+
+    def shows(self) -> str:
+        return f"{self.name}: with alpha = 1 the proxy is the prototype" if self.alpha == 1 else ""
 
     def down_rows(self) -> frozenset[str]:
         """Where both terms name the rows they read, the tables hold these alone."""
@@ -253,6 +256,9 @@ class FedGN(ProxyPrototypes):
 
     name: ClassVar[str] = "fedgn"
 
+    def shows(self) -> str:
+        return f"{self.name}: with sigma = 0 the proxy is the prototype" if self.sigma == 0 else ""
+
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(5)"""
         noise_MD = stream.normal(prototype_MD.shape[1]).to(prototype_MD.dtype)
@@ -266,6 +272,9 @@ class FedCS(ProxyPrototypes):
     cosine: float = option(0.5, "[-1, 1]")
 
     name: ClassVar[str] = "fedcs"
+
+    def shows(self) -> str:
+        return f"{self.name}: with cosine = {self.cosine:g} the proxy is the prototype" if abs(self.cosine) == 1 else ""
 
     def proxy(self, prototype_MD: Tensor, sent: Fields, who: Cohort, stream: Stream) -> Tensor:
         """(6): a Gaussian without its part along the prototype has a uniform direction among those orthogonal to it."""

@@ -39,7 +39,7 @@ from selfsame.methods.base import (
     unit,
 )
 from selfsame.methods.update_attack import Seen, by_angle, by_distance
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import CLASSES, REACH, Bound, Sight, Wire, within
 from selfsame.streams import Stream
 
 
@@ -73,6 +73,23 @@ class _Hyperspheres(LocalLoss):
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
         """(5)"""
         return self._over_samples(length(self.place(emb_MBD) - mine["centre"][:, None]), mask_MB)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The longest centre and the largest radius that are shared, in `_unit`.
+
+        On the unit sphere a mean has at most length 1, and no distance is above 2. Elsewhere both are cut beyond where
+        the embeddings of a sane run lie, a cloud of N(0, I) among them. (6) pushes others by what a radius exceeds
+        their distance, so that a wide sphere is what does them harm.
+        """
+        return (1.0, 2.0) if self.unit_length else (REACH, 3.0)
+
+    def _unit(self, dim: int) -> float:
+        return 1.0 if self.unit_length else dim**0.5
+
+    def shared(self, factor: float) -> Bound:
+        """So many of `_unit`, as the wire declares it."""
+        return Bound(factor) if self.unit_length else Bound(factor, "sqrt(D)")
 
     def _over_samples(self, value_MB: Tensor, mask_MB: Tensor) -> Tensor:
         total_M = (value_MB * mask_MB).sum(1)
@@ -132,8 +149,9 @@ class _Repelling(_Hyperspheres):
         return self._over_samples((hinge_MBN * other_MN[:, None]).sum(2), mask_MB)
 
     def _true_radius(self, mine: Fields, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
-        """R^k of Algorithm 1: the largest distance of a sample to the centre."""
-        return (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
+        """R^k of Algorithm 1: the largest distance of a sample to the centre, up to what may be shared."""
+        radius_M = (length(self.place(emb_MBD) - mine["centre"][:, None]) * mask_MB).amax(1)
+        return radius_M.clamp(max=self.reach[1] * self._unit(emb_MBD.shape[2]))
 
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         for table, name in zip(self.wire.down, self.wire.up, strict=False):  # classes are not reported
@@ -141,6 +159,24 @@ class _Repelling(_Hyperspheres):
 
     def exposed(self, server: Fields, head: Fields) -> Tensor:
         return server[next(iter(self.wire.down))]
+
+
+def _centre_bound(method: _Hyperspheres) -> Bound:
+    return method.shared(method.reach[0])
+
+
+def _radius_bound(method: _Hyperspheres) -> Bound:
+    return method.shared(method.reach[1])
+
+
+def _margin_bound(method: FedMetric) -> Bound:
+    """(1 + s) R"""
+    return method.shared((1 + method.scale) * method.reach[1])
+
+
+def _proxy_bound(method: FedMetric) -> Bound:
+    """|C| + s R"""
+    return method.shared(method.reach[0] + method.scale * method.reach[1])
 
 
 @dataclass(frozen=True)
@@ -160,13 +196,17 @@ class FedMetric(_Repelling):
             "radius": "the largest distance of a sample to the centre",
         },
         up={
-            "proxy_centre": (Sight.PUBLIC, "a random point at distance s R from the centre"),
-            "margin": (Sight.PUBLIC, "the radius (1 + s) R of the proxy hypersphere"),
+            "proxy_centre": (Sight.PUBLIC, "a random point at distance s R from the centre", _proxy_bound),
+            "margin": (Sight.PUBLIC, "the radius (1 + s) R of the proxy hypersphere", _margin_bound),
         },
         down={
-            "proxy_centres": (Sight.PUBLIC, "the latest proxy centre of every client"),
-            "margins": (Sight.PUBLIC, "the radius of each proxy hypersphere, 0 until its client has reported"),
-            "proxy_classes": (Sight.PUBLIC, "the class of each proxy hypersphere"),
+            "proxy_centres": (Sight.PUBLIC, "the latest proxy centre of every client", _proxy_bound),
+            "margins": (
+                Sight.PUBLIC,
+                "the radius of each proxy hypersphere, 0 until its client has reported",
+                _margin_bound,
+            ),
+            "proxy_classes": (Sight.PUBLIC, "the class of each proxy hypersphere", CLASSES),
         },
     )
 
@@ -186,8 +226,9 @@ class FedMetric(_Repelling):
         centre_MD = mine["centre"]
         radius_M = self._true_radius(mine, emb_MBD, mask_MB)
         distance_M = self.scale * radius_M
+        shared_MD = within(centre_MD, self.reach[0] * self._unit(centre_MD.shape[1]))
         offset_MD = unit(stream.normal(centre_MD.shape[1]).to(centre_MD.dtype)) * distance_M[:, None]
-        proxy_MD = (centre_MD + offset_MD) * (radius_M > 0)[:, None]
+        proxy_MD = (shared_MD + offset_MD) * (radius_M > 0)[:, None]
         stays = {"centre": centre_MD, "radius": radius_M}
         return stays, {"proxy_centre": proxy_MD, "margin": radius_M + distance_M}
 
@@ -217,13 +258,17 @@ class FedMetricTrue(_Repelling):
     )
     wire: ClassVar[Wire] = Wire(
         up={
-            "true_centre": (Sight.PUBLIC, "the mean embedding of the owner's latest batch, as it is"),
-            "true_radius": (Sight.PUBLIC, "the largest distance of a sample to the centre"),
+            "true_centre": (Sight.PUBLIC, "the mean embedding of the owner's latest batch, as it is", _centre_bound),
+            "true_radius": (Sight.PUBLIC, "the largest distance of a sample to the centre", _radius_bound),
         },
         down={
-            "true_centres": (Sight.PUBLIC, "the latest centre of every client"),
-            "true_radii": (Sight.PUBLIC, "the radius around each centre, 0 until its client has reported"),
-            "centre_classes": (Sight.PUBLIC, "the class of each centre"),
+            "true_centres": (Sight.PUBLIC, "the latest centre of every client", _centre_bound),
+            "true_radii": (
+                Sight.PUBLIC,
+                "the radius around each centre, 0 until its client has reported",
+                _radius_bound,
+            ),
+            "centre_classes": (Sight.PUBLIC, "the class of each centre", CLASSES),
         },
     )
 
@@ -233,7 +278,11 @@ class FedMetricTrue(_Repelling):
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
-        return {}, {"true_centre": mine["centre"], "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
+        centre_MD = within(mine["centre"], self.reach[0] * self._unit(emb_MBD.shape[2]))
+        return {}, {"true_centre": centre_MD, "true_radius": self._true_radius(mine, emb_MBD, mask_MB)}
+
+    def shows(self) -> str:
+        return f"{self.name}: the true centre is published"
 
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         return server["true_centres"]

@@ -25,11 +25,12 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, Rate, World, option, put_rows, sample_mean, unit
 from selfsame.methods.bch import BCH, Bits, bch_code, codes
 from selfsame.methods.update_attack import Seen, by_signs
-from selfsame.methods.wire import Sight, Wire
+from selfsame.methods.wire import Bound, Sight, Wire
 from selfsame.streams import Stream
 
 _ODD, _OFFSET = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _SHARED = "devices of one owner hold one codeword: the owner copies it from device to device, never through the server"
+_SIGNS = Bound(1.0, "sqrt(D)")  # the length of a codeword, whose entries are signs
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,10 @@ class FedUVNegative(FedUV):
     name: ClassVar[str] = "feduv-negative"
     wire: ClassVar[Wire] = Wire(
         own={"codeword": "the owner's vector: not a secret here, a copy of it is published"},
-        up={"codeword": (Sight.PUBLIC, "the owner's codeword itself")},
-        down={"codewords": (Sight.PUBLIC, "the codewords of all clients that have reported, zero for the others")},
+        up={"codeword": (Sight.PUBLIC, "the owner's codeword itself", _SIGNS)},
+        down={
+            "codewords": (Sight.PUBLIC, "the codewords of all clients that have reported, zero for the others", _SIGNS)
+        },
     )
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
@@ -180,6 +183,9 @@ class FedUVNegative(FedUV):
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """Keep each report, as signs: whatever a client claims, its row weighs no more than a codeword."""
         put_rows(server["codewords"], who.client_M, leaves["codeword"].sign(), who.alive_M)
+
+    def shows(self) -> str:
+        return f"{self.name}: the codeword is published"
 
     def exposed(self, server: Fields, head: Fields) -> Tensor | None:
         return server["codewords"]

@@ -1,10 +1,12 @@
-"""What leaves the device is declared: every field on the wire, and who may see it."""
+"""What leaves the device is declared: every field on the wire, who may see it, and how long its rows may be."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +24,40 @@ class Sight(enum.IntEnum):
     PUBLIC = 4  # other clients too
 
 
+REACH = 10.0  # of a vector without a length of its own, in lengths of a draw from N(0, I): sqrt(D)
+_SIZES = ("1", "sqrt(D)", "classes", "clients")
+_ROUNDING = 1e-4  # what arithmetic in single precision may add to a length
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The most that a row of a field may measure: its length, or the size of each of its whole numbers (-1: none)."""
+
+    factor: float
+    size: str = "1"
+
+    def __post_init__(self) -> None:
+        if self.size not in _SIZES or not self.factor > 0:
+            raise SelfsameError(f"wire: a bound is a positive factor of one of {', '.join(_SIZES)}")
+
+    def at(self, dim: int, classes: int = 0, clients: int = 0) -> float:
+        """The bound in a federation of this width and these numbers of classes and clients."""
+        return self.factor * (1.0, math.sqrt(dim), classes, clients)[_SIZES.index(self.size)]
+
+    def __str__(self) -> str:
+        if self.size == "1":
+            return f"{self.factor:g}"
+        return self.size if self.factor == 1 else f"{self.factor:g} {self.size}"
+
+
+UNIT = Bound(1.0)
+FREE = Bound(REACH, "sqrt(D)")
+CLASSES, CLIENTS = Bound(1.0, "classes"), Bound(1.0, "clients")
+
+# Who sees a field, what it is, and its bound, which may follow from the method's hyper-parameters.
+Declared = tuple[Sight, str, Bound | Callable[[Any], Bound]]
+
+
 @dataclass(frozen=True)
 class Wire:
     """The fields of a method. ``own`` stays on the device; ``up`` leaves it; ``down`` comes from the server.
@@ -31,10 +67,41 @@ class Wire:
     """
 
     own: Mapping[str, str] = field(default_factory=dict)  # name -> what it is
-    up: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
-    down: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
+    up: Mapping[str, Declared] = field(default_factory=dict)
+    down: Mapping[str, Declared] = field(default_factory=dict)
     model_up: Sight | None = Sight.SERVER  # None: the network never leaves (not federated)
-    head: Mapping[str, tuple[Sight, str]] = field(default_factory=dict)
+    head: Mapping[str, Declared] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for _, name, declared in self._moved():
+            if len(declared) != 3 or not (isinstance(declared[2], Bound) or callable(declared[2])):
+                raise SelfsameError(f"wire: field {name!r} needs (who sees it, what it is, its Bound)")
+
+    def _moved(self) -> Iterator[tuple[str, str, Declared]]:
+        for way, part in (("up", self.up), ("down", self.down), ("head", self.head)):
+            yield from ((way, name, declared) for name, declared in part.items())
+
+    def of(self, method: Any) -> Wire:
+        """The same wire with the bounds that a method's hyper-parameters give."""
+
+        def bounded(part: Mapping[str, Declared]) -> dict[str, Declared]:
+            return {
+                name: (sight, what, bound if isinstance(bound, Bound) else bound(method))
+                for name, (sight, what, bound) in part.items()
+            }
+
+        return replace(self, up=bounded(self.up), down=bounded(self.down), head=bounded(self.head))
+
+    def bounds(self, way: str) -> dict[str, Bound]:
+        """The bounds of the fields that go ``up``, ``down``, or with the network: ``head``."""
+        found = {name: bound for direction, name, (_, _, bound) in self._moved() if direction == way}
+        return {name: bound for name, bound in found.items() if isinstance(bound, Bound)}
+
+    def bound_words(self, name: str, way: str) -> str:
+        """The bound of a row of the table; empty for what stays and for the network itself."""
+        if way == "stays":
+            return ""
+        return str(self.bounds(way).get(name, self.bounds("head").get(name, "")))
 
     def rows(self, summed: bool = False) -> list[tuple[str, str, Sight, str]]:
         """(field, direction, who sees it, what it is), for the table that `selfsame wire` prints.
@@ -49,9 +116,9 @@ class Wire:
             table.append(("network", "down", Sight.PUBLIC, "the shared embedding network"))
             what = "the gradient" if self.model_up is Sight.ENCLAVE else "the locally trained network"
             table.append(("network update", "up", self._averaged(self.model_up, summed), what))
-        table += [(name, "down", sight, what) for name, (sight, what) in {**self.head, **self.down}.items()]
-        table += [(name, "up", self._averaged(sight, summed), what) for name, (sight, what) in self.head.items()]
-        table += [(name, "up", sight, what) for name, (sight, what) in self.up.items()]
+        table += [(name, "down", sight, what) for name, (sight, what, _) in {**self.head, **self.down}.items()]
+        table += [(name, "up", self._averaged(sight, summed), what) for name, (sight, what, _) in self.head.items()]
+        table += [(name, "up", sight, what) for name, (sight, what, _) in self.up.items()]
         return table
 
     @staticmethod
@@ -79,6 +146,23 @@ class Wire:
         """Refuse a message to a client that carries anything but the declared fields."""
         if set(sent) != set(self.down):
             raise SelfsameError(f"wire: a client may be sent {sorted(self.down)} and nothing else, got {sorted(sent)}")
+
+
+def within(x: Tensor, longest: float) -> Tensor:
+    """x with every row (along the last axis) that is longer brought to this length; the others as they are."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return torch.where(length > longest, x * (longest / length), x)
+
+
+def too_long(value: Tensor, longest: float) -> bool:
+    """Whether a row of a field is beyond its bound, beside what rounding adds."""
+    if not value.numel():
+        return False
+    if not value.is_floating_point():
+        return bool((value < -1).any() or (value > longest).any())
+    row = value.double()
+    length = row.abs() if row.dim() < 2 else row.norm(dim=-1)
+    return bool((length > longest * (1 + _ROUNDING)).any())
 
 
 def finite_rows(*tensors: Tensor) -> Tensor:

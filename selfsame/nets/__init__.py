@@ -62,11 +62,20 @@ def register(name: str, factory: Factory) -> None:
     NETS[name] = factory
 
 
-def build(name: str, shape: tuple[int, ...], width: int, seed: int = 0, **options: Any) -> nn.Module:
+def size(name: str, shape: tuple[int, ...], width: int, **options: Any) -> int:
+    """How many parameters the network has; one of ours is not made for that, however large it would be."""
+    place = "meta" if name in _OURS else "cpu"
+    return sum(value.numel() for value in build(name, shape, width, place=place, **options).parameters())
+
+
+def build(
+    name: str, shape: tuple[int, ...], width: int, seed: int = 0, *, place: str = "cpu", **options: Any
+) -> nn.Module:
     """The network `name` for samples of `shape`, with embeddings of `width` dimensions.
 
     A name with a colon is an import path, "package.module:Name": a factory(shape, width, **options) of the user's own.
-    The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was.
+    The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the
+    `place` "meta" they have shapes and no numbers.
     """
     if name not in NETS and ":" not in name:
         raise SelfsameError(
@@ -81,7 +90,7 @@ def build(name: str, shape: tuple[int, ...], width: int, seed: int = 0, **option
         raise SelfsameError(f"{name}: the embedding width must be at least 1, got {width}")
     before = torch.get_rng_state()
     try:
-        with torch.device("cpu"):
+        with torch.device(place):
             factory = NETS[name] if name in NETS else imported_factory(name)
             torch.default_generator.manual_seed(seed % 2**63)
             if name in _OURS:

@@ -109,7 +109,7 @@ class Campaign:
     def open(self, job: Job, federation: Federation) -> Run:
         """The run, from its last checkpoint or from the beginning."""
         if self.there[job.folder].there:
-            return load_run(job.folder, federation)
+            return load_run(job.folder, federation, trust_code=True)  # it holds the recipe that is being run
         return start(job.recipe, job.folder, federation)
 
     def train_at_once(self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None]) -> None:

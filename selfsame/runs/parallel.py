@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from selfsame.errors import SelfsameError
+from selfsame.files import opened
 
 _LOOK = 0.2  # seconds between looks at the processes
 _ENDED = (0, 1)  # trained, or diverged
@@ -42,8 +43,8 @@ def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], No
 
 
 def _begin(folder: Path) -> subprocess.Popen[bytes]:
-    with open(folder / "output.txt", "wb") as out:
-        command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet"]
+    with opened(folder / "output.txt", append=False) as out:
+        command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet", "--trust-code"]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
 
 

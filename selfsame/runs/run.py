@@ -12,7 +12,7 @@ from torch import Tensor
 
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import can_watch, watch
-from selfsame.config.recipe import Recipe, from_mapping, name_of, read_toml, to_toml
+from selfsame.config.recipe import Recipe, from_mapping, name_of, stored_recipe, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.engine import checkpoint
@@ -237,12 +237,12 @@ def start(
     return Run(problem, state, folder)
 
 
-def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE) -> Run:
+def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE, trust_code: bool = False) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
     With several ranks, each calls this; rank 0 reads the folder and tells the others.
     """
-    recipe = _recipe_in(folder) if ranks.first else Recipe()
+    recipe = stored_recipe(folder, trust_code) if ranks.first else Recipe()
     if ranks.active:
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
@@ -262,18 +262,14 @@ def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = 
     return Run(problem, state, folder, found, seconds=float(found[-1]["seconds"]) if found else 0.0)
 
 
-def _recipe_in(folder: Path) -> Recipe:
-    if not (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: not a run (no recipe.toml in it)")
-    return from_mapping(read_toml(folder / "recipe.toml"))
-
-
-def open_run(folder: Path, path: Path | None = None, device: str | None = None, exact: bool = False) -> Run:
+def open_run(
+    folder: Path, path: Path | None = None, device: str | None = None, exact: bool = False, trust_code: bool = False
+) -> Run:
     """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled.
 
     With `exact`, networks run in the precision of their parameters.
     """
-    recipe = _recipe_in(folder)
+    recipe = stored_recipe(folder, trust_code)
     saved = folder / "checkpoint" / "state.safetensors"
     served = (folder / SAMPLES).is_file()
     if not served and not saved.is_file():

@@ -465,7 +465,7 @@ def test_places_and_owners(tmp_path):
     owners = {"a": "ann", "b": "bob", "c": "ann", "d": "", "e": "eve"}
     server.begin(list(owners), 0.0)
     for ask in server.step(0.0):
-        device = Device(tmp_path / "devices" / ask.node, "digits:3", owner=owners[ask.node])
+        device = Device(tmp_path / "devices" / ask.node, "digits:3", owner=owners[ask.node], trial=True)
         server.answer(ask.node, device.reply(ask.payload), 0.0)
     assert {node: (seat.client, seat.label) for node, seat in server.seats.items()} == {
         "a": (0, 0),

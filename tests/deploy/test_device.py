@@ -33,7 +33,9 @@ class Pair:
     def __init__(self, folder: Path, order=None, seeded=True, **options) -> None:
         self.folder = folder
         self.server = Server(folder / "server", order or recipe("fedhide"), TERMS, seeded=seeded)
-        self.device = Device(folder / "node", options.pop("samples", "digits:2"), simulate=seeded, **options)
+        self.device = Device(
+            folder / "node", options.pop("samples", "digits:2"), simulate=seeded, trial=True, **options
+        )
         self.server.begin(["n"], 0.0)
 
     def ask(self) -> bytes:
@@ -71,7 +73,7 @@ def test_the_same_request_gets_the_same_bytes(tmp_path):
     ask = pair.ask()
     reply = pair.device.reply(ask)
     kept = pair.state
-    again = Device(tmp_path / "node", "digits:2")
+    again = Device(tmp_path / "node", "digits:2", trial=True)
     assert pair.device.reply(ask) == again.reply(ask) == reply
     assert pair.state == kept
 
@@ -172,16 +174,16 @@ def test_draws_that_the_server_knows_need_consent(tmp_path):
     """A seeded run, and codewords from the seed."""
     for name, seeded in (("fedhide", True), ("feduv", False)):
         pair = Pair(tmp_path / name, recipe(name), seeded=seeded)
-        wary = Device(tmp_path / name / "wary", "digits:2")
+        wary = Device(tmp_path / name / "wary", "digits:2", trial=True)
         assert refusal(wary.reply(pair.ask())) == "plan"
 
 
-def test_code_by_its_path_needs_consent(tmp_path):
+def test_code_by_its_path_is_against_the_policy(tmp_path):
     pair = Pair(tmp_path)
     terms = pair.server.agreement
     terms = replace(terms, recipe=replace(terms.recipe, net=replace(terms.recipe.net, name="os:system")))
     payload = encode("register", 0, {"run": terms.run, "agreement": terms.to_json(), "attested": ""}, {})
-    assert refusal(pair.device.reply(payload)) == "plan"
+    assert refusal(pair.device.reply(payload)) == "policy"
 
 
 @pytest.mark.parametrize(
@@ -376,11 +378,11 @@ def test_killed_at_any_point_while_answering(tmp_path, seeded):
     whole = pair.device.keep.read()
     for point in range(1, 16):
         folder = tmp_path / str(point)
-        device = Device(folder, "digits:2", simulate=seeded)
+        device = Device(folder, "digits:2", simulate=seeded, trial=True)
         (folder / "state.safetensors").touch(mode=0o600)
         (folder / "state.safetensors").write_bytes(registered)
         killed += kill_at(point, False, lambda device=device: device.reply(ask))
-        after = Device(folder, "digits:2", simulate=seeded)
+        after = Device(folder, "digits:2", simulate=seeded, trial=True)
         there = after.keep.read()
         reply = after.reply(ask)
         assert there.turn == -1 or there.reply == reply  # a reply that was on the disk is the one that is given

@@ -345,3 +345,51 @@ def test_an_answer_that_is_not_finite(tmp_path):
     weight = np.full((4, 3), 3e38, np.float32)
     with pytest.raises(SelfsameError, match="not finite"):
         floats(tmp_path, weight).embed(np.ones((1, 1, 2, 2), np.float32))
+
+
+def test_a_file_that_is_also_of_the_librarys_own_format(tmp_path):
+    """Four bytes at the right place made onnxruntime read the file as something else than what was looked through."""
+    model = unsealed()
+    model.ClearField("producer_name")
+    plain = model.SerializeToString(deterministic=True)
+    path = tmp_path / "both.onnx"
+    path.write_bytes(sealed(b"\x12\x06..ORTM" + plain))  # a producer's name comes first
+    assert path.read_bytes()[4:8] == b"ORTM"
+    raw = np.arange(8, dtype=np.uint8).reshape(2, 1, 2, 2)
+    np.testing.assert_allclose(open_model(path).embed(raw), raw.reshape(2, 4) @ WEIGHT, rtol=1e-5)
+
+
+BIG = 2**29
+LARGE = {
+    "Expand": (["sum", "size"], {"size": np.array([BIG])}),
+    "Pad": (["row", "size"], {"size": np.array([0, 0, 0, BIG])}),
+    "Range": (["from", "to", "by"], {"from": np.float32(0), "to": np.float32(BIG), "by": np.float32(1)}),
+    "MatMul": (["tall", "wide"], {}),
+}
+
+
+@pytest.mark.parametrize("operator", LARGE)
+def test_a_small_file_cannot_take_much_memory(tmp_path, operator):
+    """2 GB from some hundred bytes, each operator an allowed one; on the review's commit it ran."""
+    given, numbers = LARGE[operator]
+    nodes, tensors = parts()
+    outer = [
+        helper.make_node("Expand", ["sum", "tall size"], ["tall"]),
+        helper.make_node("Expand", ["sum", "wide size"], ["wide"]),
+    ]
+    nodes[2:] = [
+        helper.make_node("ReduceSum", ["row"], ["sum"]),
+        *(outer if operator == "MatMul" else []),
+        helper.make_node(operator, given, ["big"]),
+        helper.make_node("ReduceMax", ["big"], ["most"], keepdims=0),
+        helper.make_node("Add", ["row", "most"], ["more"]),
+        helper.make_node("MatMul", ["more", "weight"], [OUTPUT]),
+    ]
+    if operator == "MatMul":
+        numbers = {"tall size": np.array([2**15, 1]), "wide size": np.array([1, 2**14])}
+    tensors += [numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()]
+    path = tmp_path / "large.onnx"
+    path.write_bytes(file_of(unsealed(nodes, tensors)))
+    assert path.stat().st_size < 1500
+    with pytest.raises(SelfsameError, match=r"fails on these samples|cannot load it"):
+        open_model(path).embed(np.ones((1, 1, 2, 2), np.uint8))

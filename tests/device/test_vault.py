@@ -28,7 +28,7 @@ def header(work=CHEAP, digest=MODEL):
 
 @pytest.fixture
 def vault(tmp_path):
-    return Vault(tmp_path / "store", lambda: "open sesame", CHEAP)
+    return Vault(tmp_path / "store", lambda: "open, sesame, now", CHEAP)
 
 
 def with_passphrase(vault, text):
@@ -259,15 +259,15 @@ def test_change_keeps_the_key_and_takes_a_new_nonce(vault):
 
 def test_another_passphrase(vault):
     vault.write("ann", MODEL, b"text")
-    vault.rekey("ann", lambda: "another")
-    assert with_passphrase(vault, "another").read("ann", MODEL) == b"text"
+    vault.rekey("ann", lambda: "another passphrase")
+    assert with_passphrase(vault, "another passphrase").read("ann", MODEL) == b"text"
     with pytest.raises(SelfsameError, match=SHUT):
         vault.read("ann", MODEL)
-    with pytest.raises(SelfsameError, match="expected 1 to"):
-        with_passphrase(vault, "another").rekey("ann", lambda: "")
+    with pytest.raises(SelfsameError, match="expected 12 to"):
+        with_passphrase(vault, "another passphrase").rekey("ann", lambda: "")
 
 
-@pytest.mark.parametrize("text", ["", "x" * 1025])
+@pytest.mark.parametrize("text", ["", "x", "x" * 40, "abcdabcdabcd", "eleven char", "long enough" * 100])
 def test_no_passphrase_is_no_passphrase(vault, text):
     with pytest.raises(SelfsameError, match="passphrase: expected"):
         with_passphrase(vault, text).write("ann", MODEL, b"text")
@@ -381,7 +381,7 @@ def test_a_write_that_fails_leaves_the_old_file(vault, monkeypatch, step):
         patch.setattr(os, step, fail)
         for act in (
             lambda: vault.change("ann", MODEL, lambda plain: b"new"),
-            lambda: vault.rekey("ann", lambda: "other"),
+            lambda: vault.rekey("ann", lambda: "other passphrase"),
             lambda: vault.write("ann", MODEL, b"new", replacing=True),
         ):
             with pytest.raises(OSError, match="No space"):
@@ -396,7 +396,7 @@ def test_a_killed_write_leaves_the_old_file(vault):
     code = (
         "import os, signal, sys; from pathlib import Path; from selfsame.device import vault as v\n"
         "os.replace = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "store = v.Vault(Path(sys.argv[1]), lambda: 'open sesame', v.ScryptWork(10, 1, 1))\n"
+        "store = v.Vault(Path(sys.argv[1]), lambda: 'open, sesame, now', v.ScryptWork(10, 1, 1))\n"
         f"store.change('ann', '{MODEL}', lambda plain: b'new')\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(vault.folder)], capture_output=True, timeout=60)
@@ -441,11 +441,11 @@ def test_into_and_out_of_the_keyring(vault, ring):
     vault.write("ann", MODEL, b"text")
     vault.rekey("ann", None)
     assert Vault(vault.folder).read("ann", MODEL) == b"text" and len(ring.kept) == 1
-    vault.rekey("ann", lambda: "again")
+    vault.rekey("ann", lambda: "again a passphrase")
     assert ring.kept == {}
     with pytest.raises(SelfsameError, match="takes a passphrase"):
         Vault(vault.folder).read("ann", MODEL)
-    assert with_passphrase(vault, "again").read("ann", MODEL) == b"text"
+    assert with_passphrase(vault, "again a passphrase").read("ann", MODEL) == b"text"
 
 
 def test_a_keyring_that_keeps_nothing(tmp_path, ring, monkeypatch):
@@ -477,7 +477,11 @@ def test_what_is_not_installed_is_named(tmp_path, ring, monkeypatch, missing):
 
 
 @settings(max_examples=30)
-@given(user=names, plain=st.binary(max_size=200), passphrase=st.text(min_size=1, max_size=40))
+@given(
+    user=names,
+    plain=st.binary(max_size=200),
+    passphrase=st.text(min_size=12, max_size=40).filter(lambda text: len(set(text)) >= 5),
+)
 def test_any_user_text_and_passphrase(tmp_path_factory, user, plain, passphrase):
     vault = Vault(tmp_path_factory.mktemp("v") / "store", lambda: passphrase, CHEAP)
     vault.write(user, MODEL, plain)

@@ -38,7 +38,7 @@ class Fake:
 
 @pytest.fixture
 def vault(tmp_path):
-    return Vault(tmp_path / "store", lambda: "open sesame", CHEAP)
+    return Vault(tmp_path / "store", lambda: "open, sesame, now", CHEAP)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_more_warm_up_later(verifier):
     verifier.enrol("ann", samples[:10], Rule("bounded", 0.9, 0.95))
     now = verifier.add_warm_up("ann", samples[10:])
     assert (now.rule, now.samples, now.guaranteed) == ("bounded", 40, True)
-    other = Verifier(verifier.model, Vault(verifier.vault.folder.parent / "other", lambda: "x", CHEAP))
+    other = Verifier(verifier.model, Vault(verifier.vault.folder.parent / "other", lambda: "quite another one", CHEAP))
     at_once = other.enrol("ann", samples, Rule("bounded", 0.9, 0.95), warm_up=40)
     assert at_once.threshold == now
     assert verifier.verify("ann", samples[0]).threshold == now.value

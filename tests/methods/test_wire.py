@@ -18,8 +18,10 @@ from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, SplitLoss
+from selfsame.methods.base import Cohort, World
 from selfsame.methods.fedhide import FedHide
-from selfsame.methods.wire import Sight, Wire, finite_rows
+from selfsame.methods.wire import REACH, UNIT, Bound, Sight, Wire, finite_rows, too_long, within
+from selfsame.streams import Stream
 
 torch.set_num_threads(1)  # the tensors are tiny
 
@@ -82,11 +84,11 @@ def test_every_method_is_listed():
 def test_declared_fields(name):
     wire, wanted = METHODS[name].wire, EXPECTED[name]
     for direction in ("up", "down", "head"):
-        found = {field: sight for field, (sight, _) in getattr(wire, direction).items()}
+        found = {field: sight for field, (sight, _, _) in getattr(wire, direction).items()}
         assert found == wanted.get(direction, {}), direction
     assert set(wire.own) == wanted.get("own", set())
     assert wire.model_up == wanted.get("network", SERVER)
-    texts = [*wire.own.values(), *(text for part in (wire.up, wire.down, wire.head) for _, text in part.values())]
+    texts = [*wire.own.values(), *(text for part in (wire.up, wire.down, wire.head) for _, text, _ in part.values())]
     assert all(texts)
 
 
@@ -125,7 +127,11 @@ def test_secrets_stay_on_the_device(name, secret):
         assert [(way, sight) for field, way, sight, _ in rows if field == hidden] == [("stays", DEVICE)]
 
 
-WIRE = Wire(own={"prototype": "secret", "other": "secret"}, up={"proxy": (PUBLIC, "shared")}, down={"x": (PUBLIC, "y")})
+WIRE = Wire(
+    own={"prototype": "secret", "other": "secret"},
+    up={"proxy": (PUBLIC, "shared", UNIT)},
+    down={"x": (PUBLIC, "y", UNIT)},
+)
 
 
 def test_undeclared_and_missing_fields():
@@ -292,3 +298,104 @@ def test_finite_rows():
     c = torch.tensor([[0.0], [0.0], [0.0], [0.0], [-inf]])
     assert finite_rows(a, b, whole, c).tolist() == [True, False, True, False, False]
     assert finite_rows(whole).tolist() == [True] * 5
+
+
+# The longest row of each field that moves, written out by hand, in a world of 16 dimensions, 5 classes and 7 clients.
+LONGEST = {
+    "positive-only": ({"class_embedding": 40}, {"class_embedding": 40}),
+    "fixed": ({}, {"class_embedding": 40}),
+    "softmax": ({}, {}),
+    "deepsvdd": ({}, {}),
+    "fedaws": ({"class_embedding": 40}, {"class_embedding": 40}),
+    "feduv": ({}, {}),
+    "feduv-negative": ({"codeword": 4}, {"codewords": 4}),
+    "fedmetric": (
+        {"proxy_centre": 40 + 1.5 * 12, "margin": 2.5 * 12},
+        {"proxy_centres": 40 + 1.5 * 12, "margins": 2.5 * 12, "proxy_classes": 5},
+    ),
+    "fedmetric-pos": ({}, {}),
+    "fedmetric-true": (
+        {"true_centre": 40, "true_radius": 12},
+        {"true_centres": 40, "true_radii": 12, "centre_classes": 5},
+    ),
+    "fedhide": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
+    "fedgn": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
+    "fedcs": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
+    "fdml": ({"embedding": 40}, {"derivative": 40}),
+    "fl-traditional": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_field_that_moves_has_a_bound(name):
+    method = METHODS[name]()
+    assert (method.longest("up", 16, 5, 7), method.longest("down", 16, 5, 7)) == LONGEST[name]
+    assert set(method.longest("head", 16, 5, 7)) == set(method.wire.head)
+    moved = [(field, way) for field, way, *_ in method.wire.rows() if way != "stays" and "network" not in field]
+    assert all(method.wire.bound_words(field, way) for field, way in moved)
+
+
+def test_bounds_follow_from_the_options():
+    ball = METHODS["fedmetric"](unit_length=True, scale=3.0).longest("down", 16, 5, 7)
+    assert ball == {"proxy_centres": 1 + 3 * 2, "margins": 4 * 2, "proxy_classes": 5}
+    assert METHODS["fedaws"](first_length=5.0).longest("up", 16, 5, 7) == {"class_embedding": 200}
+    both = FedHide(search="clustered", negatives=3).longest("down", 16, 5, 7)
+    assert both == {"proxies": 1, "proxy_classes": 5, "near_rows": 7, "drawn_rows": 7}
+
+
+def test_a_field_without_a_bound_is_no_declaration():
+    with pytest.raises(SelfsameError, match=r"wire: field 'x' needs \(who sees it, what it is, its Bound\)"):
+        Wire(up={"x": (PUBLIC, "y")})
+    with pytest.raises(SelfsameError, match="positive factor"):
+        Bound(0.0)
+    assert [str(Bound(*b)) for b in ((1.0,), (2.5, "sqrt(D)"), (1.0, "classes"))] == ["1", "2.5 sqrt(D)", "classes"]
+
+
+def test_rows_beyond_their_bound():
+    rows = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
+    assert torch.equal(within(rows, 2.5), torch.tensor([[1.5, 2.0], [0.0, 1.0], [0.0, 0.0]]))
+    assert within(rows, 5.0) is not rows and torch.equal(within(rows, 5.0), rows)
+    assert too_long(rows, 4.9) and not too_long(rows, 5.0)
+    assert too_long(torch.tensor([1.0, -3.0]), 2.0) and not too_long(torch.tensor([1.0, -2.0, 2.0]), 2.0)
+    assert too_long(torch.tensor([4]), 3) and too_long(torch.tensor([-2]), 3) and not too_long(torch.tensor([-1, 3]), 3)
+    assert not too_long(torch.zeros(0, 3), 1.0)
+
+
+@pytest.mark.parametrize("name", [name for name in LOCAL if METHODS[name].wire.up])
+def test_what_an_honest_device_reports_is_within_its_bound(name):
+    """Whatever its embeddings and its working fields are."""
+    method, many = METHODS[name](**OPTIONS.get(name, {})), torch.arange(3)
+    dim = method.width(8)
+    world = World(3, 3, dim, many)
+    who, stream = Cohort(many, many, many >= 0), Stream.named(0, "bounds", many)
+    server = method.begin_server(world, Stream.named(0, "server", many[:1]))
+    for size in (1e-9, 1.0, 1e6):
+        sent = method.send({k: size * v if v.is_floating_point() else v for k, v in server.items()}, who)
+        if "class_embedding" in sent:
+            assert not too_long(sent["class_embedding"], REACH * dim**0.5)
+        emb_MBD = size * stream.normal(4, dim)
+        mask_MB = torch.ones(3, 4)
+        mine = method.start(method.begin_own(world, many, stream), sent, who, emb_MBD, mask_MB)
+        mine = {k: size * v if k in method.learns else v for k, v in mine.items()}
+        _, leaves = method.report(mine, sent, who, 3 * emb_MBD, mask_MB, stream.fold(1))
+        for field, longest in method.longest("up", dim, 3, 3).items():
+            assert not too_long(leaves[field], longest), (field, size)
+
+
+def test_a_method_that_breaks_its_own_bound_is_stopped():
+    double = lambda mine, stays, leaves, emb: (stays, {"proxy": 2 * leaves["proxy"]})  # noqa: E731
+    rate = torch.tensor(0.1)
+    with pytest.raises(SelfsameError, match="wire: field 'proxy' is longer than the 1 that fedhide declares"):
+        problem = leaky(build("fedhide"), double)
+        turn = Turn(torch.arange(3), torch.ones(3, dtype=torch.bool), rate, rate, 0)
+        reference.run_round(problem, begin(problem), turn)
+
+
+def test_the_server_keeps_proxies_at_unit_length():
+    """Were one of another length absorbed after all, it would weigh no more than the others."""
+    method, many = FedHide(), torch.arange(2)
+    server = {"proxies": torch.zeros(2, 4), "proxy_classes": many}
+    rows_MD = torch.tensor([[999.0, 0, 0, 0], [0, 0, 0, 0]])
+    who = Cohort(many, many, many >= 0)
+    method.absorb(server, {"proxy": rows_MD}, who, torch.ones(2), 0.1, Stream.named(0, "absorb", many[:1]))
+    assert server["proxies"].tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]

@@ -16,13 +16,14 @@ from flwr.clientapp import ClientApp
 from selfsame.deploy.codec import Refused, glance
 from selfsame.deploy.flower.envelope import unwrap, wrap
 from selfsame.deploy.flower.keys import read_fingerprint
+from selfsame.deploy.policy import DevicePolicy
 from selfsame.deploy.split.agreement import SplitAgreement
 from selfsame.errors import SelfsameError
 from selfsame.files import private_folder, read_text
 
 KNOWN = (
-    "samples", "state", "key", "conditions", "owner", "simulate", "agreed", "methods",
-    "measurements", "statuses", "collateral", "simulated-enclave", "private",
+    "samples", "state", "key", "private", "conditions", "owner", "policy", "agreed", "trial", "simulate", "methods",
+    "measurements", "statuses", "collateral", "simulated-enclave",
 )  # fmt: skip
 
 HELPER = ("helper", "devices", "state", "key", "least-group")
@@ -85,15 +86,18 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
         "conditions": Path(str(config["conditions"])) if config.get("conditions") else None,
         "simulate": config.get("simulate", False) is True,
         "agreed": str(config["agreed"]) if config.get("agreed") else None,
+        "trial": config.get("trial", False) is True,
+        "rules": DevicePolicy.read(Path(str(config["policy"]))) if config.get("policy") else None,
     }
     for path in filter(None, str(config.get("methods", "")).split(",")):
         method_class(path)  # imported here, at the wish of who configured this device: servers cannot have it done
     from selfsame.deploy.split.attest import Policy
 
-    statuses = frozenset(str(config.get("statuses", "UpToDate")).split(","))
-    measurements = frozenset(filter(None, str(config.get("measurements", "")).split(",")))
-    simulated = config.get("simulated-enclave", False) is True
-    common["policy"] = Policy(measurements, statuses, simulated)  # by default it trusts none
+    rules = common["rules"] or DevicePolicy()
+    statuses = frozenset(str(config["statuses"]).split(",") if config.get("statuses") else rules.statuses)
+    named = str(config["measurements"]).split(",") if config.get("measurements") else rules.measurements
+    simulated = config.get("simulated-enclave", rules.simulated) is True
+    common["policy"] = Policy(frozenset(filter(None, named)), statuses, simulated)  # by default it trusts none
     common["collateral"] = read_text(Path(str(config["collateral"]))) if config.get("collateral") else None
     if not split:
         from selfsame.deploy.device import Device

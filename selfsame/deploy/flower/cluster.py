@@ -25,7 +25,7 @@ from selfsame.deploy.flower import keys
 from selfsame.deploy.flower.bundle import write_bundle
 from selfsame.deploy.flower.guard import write_guard
 from selfsame.errors import SelfsameError
-from selfsame.files import parse_json, private_folder
+from selfsame.files import opened, parse_json, private_folder
 
 HOST = "127.0.0.1"
 CONNECTION = "cluster"
@@ -293,7 +293,7 @@ class Cluster:
         self._home(name).mkdir(parents=True, exist_ok=True)
         (self.folder / "superlink").mkdir(exist_ok=True)
         tied = [sys.executable, "-c", _TIED, str(os.getpid()), *command]
-        with self.log(name).open("ab") as log:
+        with opened(self.log(name)) as log:
             return subprocess.Popen(
                 tied, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**self._environment(name), **(environment or {})},

@@ -11,6 +11,7 @@ import io
 import sys
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from selfsame.deploy.flower.bundle import TEXT
 from selfsame.errors import SelfsameError
-from selfsame.files import private_folder
+from selfsame.files import private_folder, write
 
 FENCED = {  # where each command's own function is, and the module that installs apps for it
     "flwr-clientapp": ("flwr.supernode.cli.flwr_clientapp", "flwr.supernode.runtime.run_clientapp"),
@@ -33,9 +34,8 @@ def write_guard(folder: Path) -> Path:
     """A folder to put before the path of a SuperNode or SuperLink."""
     private_folder(folder, close=True)
     for name in (*FENCED, *REFUSED):
-        script = folder / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} {name} "$@"\n', encoding="utf-8")
-        script.chmod(0o700)
+        text = f'#!/bin/sh\nexec "{sys.executable}" -m {__name__} {name} "$@"\n'
+        write(folder / name, text, private=True, executable=True)
     return folder
 
 
@@ -49,7 +49,7 @@ def check_bundle(content: bytes) -> None:
             if bundle.getinfo("pyproject.toml").file_size > _LONGEST:
                 raise SelfsameError("app bundle: too long; refused")
             found = tomllib.loads(bundle.read("pyproject.toml").decode("utf-8"))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError, OSError, zlib.error) as error:
         raise SelfsameError("app bundle: cannot be read; refused") from error
     if found != tomllib.loads(TEXT):
         raise SelfsameError("app bundle: not the one of the selfsame that is installed here; refused")

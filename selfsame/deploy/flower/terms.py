@@ -46,7 +46,9 @@ class Serving:
     answer_wait: float = 60.0
     embedding_wait: float = 60.0
     registration: float = 3600.0
-    fewest: int = 2
+    fewest: int | None = (
+        None  # a round goes on with more answers than that; None: 1, in split rounds 2 as the paper has it
+    )
     transport: str = "exact"  # or half
     seeded: bool = False  # private draws from the recipe's seed: for trying and tests alone
     enclave: str = ""  # the command that starts an enclave; without, a plain process with a simulated quote
@@ -56,9 +58,12 @@ class Serving:
     samples: SampleForm | None = None  # without, the recipe's data set is loaded
 
     def terms(self, recipe: Recipe) -> Terms:
+        required = recipe.cohort.size or self.nodes
+        usual = 2 if issubclass(method_class(recipe.method.name), SplitLoss) else 1
+        fewest = min(usual, max(required - 1, 0)) if self.fewest is None else self.fewest
         return Terms.of(
-            recipe, recipe.cohort.size or self.nodes, answer_wait=self.answer_wait, embedding_wait=self.embedding_wait,
-            registration=self.registration, fewest=self.fewest
+            recipe, required, answer_wait=self.answer_wait, embedding_wait=self.embedding_wait,
+            registration=self.registration, fewest=fewest
         )  # fmt: skip
 
     def applied(self, recipe: Recipe) -> Recipe:

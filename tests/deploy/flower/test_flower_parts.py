@@ -20,12 +20,14 @@ import pytest
 from typer.testing import CliRunner
 
 from selfsame.cli import app as cli
+from selfsame.commands import cluster
 from selfsame.config.recipe import from_mapping, to_toml
 from selfsame.deploy.flower import bundle, terms
 from selfsame.deploy.flower.guard import FENCED, REFUSED, check_bundle, fence, write_guard
 from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
 from selfsame.deploy.flower.watch import Watch
 from selfsame.deploy.folder import MODEL, ROUNDS
+from selfsame.deploy.schedule import Decision, Registry, Round
 from selfsame.errors import SelfsameError
 from selfsame.files import locked
 
@@ -209,6 +211,28 @@ def test_nothing_is_installed_that_the_fence_refuses():
     with pytest.raises(SelfsameError):
         Runner.install_from_fab(zipped(**OURS, client_dot_py=""), skip_prompt=True)
     assert installed == [zipped(**OURS)]
+
+
+def test_a_bundle_whose_compressed_text_is_damaged():
+    """zlib has an error of its own, which escaped."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("pyproject.toml", bundle.TEXT)
+        packed.writestr(".info/CONTENT", "")
+    whole = made.getvalue()
+    start = whole.index(b"pyproject.toml") + len("pyproject.toml")
+    changed = bytearray(whole)
+    changed[start] = 0xFF  # of the compressed text: a block of a kind that there is not
+    with pytest.raises(SelfsameError, match="app bundle: cannot be read"):
+        check_bundle(bytes(changed))
+
+
+def test_the_guard_writes_through_no_link(tmp_path):
+    (tmp_path / "guard").mkdir()
+    (tmp_path / "victim").write_text("whole")
+    (tmp_path / "guard" / "flwr-clientapp").symlink_to(tmp_path / "victim")
+    write_guard(tmp_path / "guard")
+    assert (tmp_path / "victim").read_text() == "whole" and (tmp_path / "victim").stat().st_mode & 0o111 == 0
 
 
 def test_the_guard_stands_for_every_command_that_runs_apps(tmp_path):
@@ -513,3 +537,52 @@ def test_the_bundle_is_toml_without_underscores(tmp_path):
         module, name = reference.split(":")
         assert Path(*module.split(".")).name in ("server_app", "client_app") and name == "app"
     assert json.dumps(app)
+
+
+def test_a_nodes_configuration_names_its_owners_policy(tmp_path):
+    """Without one the safe defaults hold; a trial without one takes what comes."""
+    from selfsame.deploy.flower.client_app import open_device
+    from selfsame.deploy.policy import TRIAL, DevicePolicy
+
+    make_node(tmp_path / "keys", "phone")
+    config = {"samples": "digits:0", "state": str(tmp_path / "state"), "key": str(tmp_path / "keys" / "phone.pub")}
+    assert open_device(config)._rules == DevicePolicy()
+    assert open_device({**config, "trial": True})._rules == open_device({**config, "simulate": True})._rules == TRIAL
+    (tmp_path / "policy.toml").write_text('participants = 30\nmeasurements = ["sgx:ab"]\n')
+    own = {**config, "policy": str(tmp_path / "policy.toml")}
+    assert open_device({**own, "trial": True})._rules.participants == 30
+    split = open_device(own, split=True)
+    assert split._rules.participants == 30 and split._policy.measurements == {"sgx:ab"}
+    assert open_device({**own, "measurements": "sgx:cd"}, split=True)._policy.measurements == {"sgx:cd"}
+
+
+# ---- one death among three
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "fewest"), [("fedhide", 3, 1), ("fedhide", 2, 1), ("fdml", 3, 2), ("fdml", 2, 1)]
+)
+def test_a_round_of_three_goes_on_with_two(name, nodes, fewest):
+    """It waited for all three before, and threw two good answers away; the paper's "more than two" is FDML's own."""
+    recipe = from_mapping({"method": {"name": name}, "data": {"name": "digits"}})
+    found = terms.Serving(nodes=nodes).terms(recipe)
+    assert (found.required, found.fewest) == (nodes, fewest)
+    assert terms.Serving(nodes=nodes, fewest=0).terms(recipe).fewest == 0
+    asked = [str(number) for number in range(nodes)]
+    registry = Registry(100.0)
+    for number, node in enumerate(asked):
+        registry.register(node, 0.0, number)
+    one = Round(found, registry, 0, 0)
+    one.open_answers(0.0)
+    for node in asked[:2]:
+        assert one.answers.take(node, 1.0)
+    late = found.answer_wait + 1
+    assert one.answers_decision(late) is (Decision.GO_ON if len(asked[:2]) > fewest else Decision.GIVE_UP)
+
+
+def test_the_table_hides_no_good_answers(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    record = {"round": 1, "seconds": 40.0, "asked": 3, "taken": 0, "counts": {"taken": 2, "silent": 1}}
+    cluster._table([record, {**record, "round": 2, "taken": 2}], tmp_path)
+    first, second = [line for line in capsys.readouterr().out.splitlines() if " 40.0 " in line]
+    assert "2 answers were too few, silent 1" in first and "too few" not in second

@@ -143,7 +143,8 @@ def test_batches_are_the_devices_own_where_the_run_is_not_seeded(tmp_path):
     with SplitServer(tmp_path / "s", recipe, terms_of(), enclave=Direct) as server:
         assert not server.agreement.seeded and server.agreement.recipe.run.seed == 0
         devices = [
-            SplitDevice(tmp_path / f"d{i}", f"digits:{i}", policy=Policy(allow_simulated=True)) for i in range(4)
+            SplitDevice(tmp_path / f"d{i}", f"digits:{i}", policy=Policy(allow_simulated=True), trial=True)
+            for i in range(4)
         ]
         server.begin(["0", "1", "2", "3"], 0.0)
         for _ in range(20):
@@ -706,7 +707,7 @@ def test_terms_are_pinned(loop, tmp_path):
     only = SplitDevice(tmp_path / "only", "digits:0", agreed=one.server.agreement.digest, simulate=True)
     assert reasons(only.reply(first(other, "register").payload)) == "plan"
     assert reasons(only.reply(first(one, "register").payload)) is None
-    unwilling = SplitDevice(tmp_path / "unwilling", "digits:0")
+    unwilling = SplitDevice(tmp_path / "unwilling", "digits:0", trial=True)
     assert reasons(unwilling.reply(first(one, "register").payload)) == "plan"  # its batches would be the server's
 
 
