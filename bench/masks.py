@@ -28,7 +28,7 @@ from selfsame.deploy.aggregation.helper import request
 from selfsame.deploy.aggregation.masked import Masked
 from selfsame.deploy.aggregation.signing import Signer
 from selfsame.deploy.aggregation.store import Store
-from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
+from selfsame.deploy.aggregation.sum_terms import HelperTerms, SumTerms
 from selfsame.deploy.codec import Spec, decode, encode
 from selfsame.enclave.ledger import Ledger, Rules
 from selfsame.enclave.masks import masks_of

@@ -18,7 +18,7 @@ from selfsame.config.recipe import Recipe, RunPart, from_mapping, to_mapping
 from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import RAW, Federation
-from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.aggregation.sum_terms import SumTerms
 from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.engine.problem import Problem

@@ -31,7 +31,7 @@ class DevicePolicy:
     rounds: int = 100_000
     parameters: int = 50_000_000  # of the network
     code: bool = False  # whether a network may be named by an import path
-    helpers: tuple[str, ...] = ()  # fingerprints of the helpers that masks may be sealed to; none: any
+    helpers: tuple[str, ...] = ()  # fingerprints of helpers of whom one must take masks off; none: any will do
     measurements: tuple[str, ...] = ()  # enclaves to trust
     statuses: tuple[str, ...] = ("UpToDate",)  # states of their machines
     simulated: bool = False  # whether an enclave will do that no hardware protects
@@ -78,9 +78,17 @@ class DevicePolicy:
             return f"sums over {group} devices, the policy asks for {self.participants} (participants)"
         if answers < self.answers:
             return f"{answers} answers are enough to release a sum, the policy asks for {self.answers} (answers)"
+        if unknown := self._helpers(terms):
+            return f"masks would be sealed to {unknown}, whom the policy does not name (helpers)"
         least = self.derivative_noise if isinstance(method, SplitLoss) else self.noise
         named = "derivative_noise" if isinstance(method, SplitLoss) else "noise"
         return f"noise of {noise:g} clips, the policy asks for {least:g} ({named})" if noise < least else ""
+
+    def _helpers(self, terms: Any) -> str:
+        """The helpers, where the policy knows none of them. The sum stays hidden while one is honest: one will do."""
+        names = [helper.name for helper in terms.sums.helpers] if hasattr(terms, "sums") else []
+        known = not names or not self.helpers or set(names) & set(self.helpers)
+        return "" if known else ", ".join(names)
 
     def _size(self, terms: Agreed, method: LocalLoss) -> str:
         """Before a network is built that the device may not have the memory for."""

@@ -16,7 +16,7 @@ from selfsame.config.recipe import Recipe
 from selfsame.deploy.absorb import Reported, absorb
 from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
 from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
-from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
+from selfsame.deploy.aggregation.sum_terms import HelperTerms, SumTerms
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Message, Refused, Spec, encode, hold
 from selfsame.deploy.device import ANSWERED, REGISTERED

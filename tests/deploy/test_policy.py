@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from loopback import digits, recipe
@@ -29,7 +31,7 @@ def terms_of(name="fedhide", options=None, **parts) -> Agreement:
 
 def offered(device: Device, terms) -> str:
     """How the device answers terms: "registered", or the reason why not."""
-    reply = device.reply(encode("register", 0, {"run": terms.run, "agreement": terms.to_json()}, {}))
+    reply = device.reply(encode("register", 0, {"run": terms.run, "agreement": terms.to_json(), "attested": ""}, {}))
     try:
         return decode(reply, expected=Spec("refused", meta={"reason": str})).meta["reason"]
     except Exception:
@@ -42,6 +44,7 @@ class Sums:
     group: int = 8
     least: int = 4
     noise: float = 0.0
+    helpers: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,10 @@ def test_sums_of_too_few_are_refused():
     assert "(clear)" in said(aggregation="clear") and "(clear)" in rules.broken(Summed(order, None), 10)
     assert "(participants)" in said(group=7)
     assert "(answers)" in said(least=3)
+    one, two = SimpleNamespace(name="ann"), SimpleNamespace(name="bob")
+    picky = replace(rules, helpers=("ann",))
+    assert picky.broken(Summed(order, Sums(helpers=(one, two))), 10) == ""  # one that is known will do
+    assert "(helpers)" in picky.broken(Summed(order, Sums(helpers=(two,))), 10)
     assert "noise of 0 clips" in replace(rules, noise=0.1).broken(Summed(order, Sums()), 10)
 
 

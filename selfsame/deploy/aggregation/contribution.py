@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from selfsame.deploy.aggregation.signing import Signer
-from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.aggregation.sum_terms import SumTerms
 from selfsame.deploy.codec import Field, as_tensor
 from selfsame.enclave.masks import NUMBERS, add_masks, mask_key
 from selfsame.enclave.records import OVERHEAD, SEED, Context, seal_record

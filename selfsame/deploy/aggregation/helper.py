@@ -16,7 +16,7 @@ import torch
 
 from selfsame.deploy.aggregation.contribution import MASKED, RECORD, masked_fields
 from selfsame.deploy.aggregation.signing import read_public
-from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.aggregation.sum_terms import SumTerms
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, as_tensor, decode, encode
 from selfsame.enclave.ledger import Ledger, Rules

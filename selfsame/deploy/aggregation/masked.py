@@ -19,7 +19,7 @@ from selfsame.deploy.aggregation.contribution import MASKED, RECORDS, masked_fie
 from selfsame.deploy.aggregation.groups import Group
 from selfsame.deploy.aggregation.helper import BLAMED, request, unmasked
 from selfsame.deploy.aggregation.store import Pending, Store
-from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.aggregation.sum_terms import SumTerms
 from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
 from selfsame.enclave.masks import NUMBERS
 from selfsame.enclave.records import Record, group_digest

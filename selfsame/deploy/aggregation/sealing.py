@@ -13,7 +13,7 @@ from torch import Tensor
 
 from selfsame.deploy.aggregation.contribution import weighed
 from selfsame.deploy.aggregation.signing import Signer
-from selfsame.deploy.aggregation.terms import SumTerms
+from selfsame.deploy.aggregation.sum_terms import SumTerms
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Refused, as_tensor
 from selfsame.deploy.split.attest import Attested, Policy, check

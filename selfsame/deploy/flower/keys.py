@@ -124,7 +124,7 @@ def make_helper(folder: Path, name: str) -> None:
     """A node's keys for one that takes masks off: NAME.seal, which stays there too, and NAME.helper for the server."""
     from selfsame.deploy.aggregation.helper import make_keys
     from selfsame.deploy.aggregation.signing import Signer
-    from selfsame.deploy.aggregation.terms import HelperTerms
+    from selfsame.deploy.aggregation.sum_terms import HelperTerms
 
     make_node(folder, name)
     public = make_keys(folder / f"{name}.seal")

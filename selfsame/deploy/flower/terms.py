@@ -102,7 +102,7 @@ def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
         with SplitServer(folder / RUN, recipe, terms, enclave=start, **options) as split:
             yield split, patience, serving.nodes
         return
-    from selfsame.deploy.aggregation.terms import HelperTerms
+    from selfsame.deploy.aggregation.sum_terms import HelperTerms
     from selfsame.deploy.server import Server
 
     helpers = [HelperTerms.read(Path(path)) for path in serving.helpers] if recipe.sums.summed else []

@@ -15,7 +15,7 @@ from loopback import Loopback, recipe
 from selfsame.config.recipe import Recipe
 from selfsame.deploy.aggregation.helper import Helper
 from selfsame.deploy.aggregation.signing import Signer
-from selfsame.deploy.aggregation.terms import HelperTerms
+from selfsame.deploy.aggregation.sum_terms import HelperTerms
 from selfsame.deploy.device import Device
 
 

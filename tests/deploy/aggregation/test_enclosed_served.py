@@ -20,7 +20,13 @@ def configured(folder, count):
         make_node(folder / "keys", f"node-{number}")
         key = folder / "keys" / f"node-{number}.pub"
         state = str(folder / f"state{number}")
-        config = {"samples": f"digits:{number}", "state": state, "key": str(key), "simulated-enclave": True}
+        config = {
+            "samples": f"digits:{number}",
+            "state": state,
+            "key": str(key),
+            "simulated-enclave": True,
+            "trial": True,
+        }
         found[read_fingerprint(key)] = config
     return found
 

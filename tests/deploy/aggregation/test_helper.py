@@ -15,7 +15,7 @@ from safetensors.torch import load
 from selfsame.deploy import guest
 from selfsame.deploy.aggregation.groups import divided, joined, whose_turn
 from selfsame.deploy.aggregation.helper import BLAMED, Helper, make_keys, read_keys, request, to_unmask
-from selfsame.deploy.aggregation.terms import HelperTerms, SumTerms
+from selfsame.deploy.aggregation.sum_terms import HelperTerms, SumTerms
 from selfsame.deploy.agreement import digest_of
 from selfsame.deploy.codec import REASONS, REFUSED, decode, encode
 from selfsame.enclave.message import REASONS as DENIED
@@ -230,9 +230,8 @@ def test_keys_of_helpers(tmp_path):
     ],
 )
 def test_terms_that_cannot_work(sums, cohort, said):
-    problem = prepare(masked_recipe("fedaws", sums=sums, cohort=cohort), digits())
     with pytest.raises(SelfsameError, match=said):
-        SumTerms.of(problem, 4, [helper_terms(0)])
+        SumTerms.of(prepare(masked_recipe("fedaws", sums=sums, cohort=cohort), digits()), 4, [helper_terms(0)])
 
 
 def test_masks_need_a_helper():
