@@ -59,6 +59,9 @@ def up(
     helpers: Annotated[
         int | None, typer.Option(help="Nodes that take masks off.", show_default="1 where masked")
     ] = None,
+    enclave_helper: Annotated[
+        bool, typer.Option("--enclave-helper", help="An enclave takes masks off, by itself or beside --helpers.")
+    ] = False,
     recipe: Base = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -66,6 +69,7 @@ def up(
     """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
     from selfsame.config.presets import make_recipe
     from selfsame.config.recipe import to_toml
+    from selfsame.deploy.aggregation.sum_terms import ENCLAVE
     from selfsame.deploy.flower.cluster import REGISTER, helper_names
     from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
@@ -83,14 +87,17 @@ def up(
     folder = out or new_folder(f"cluster-{short_name(method)}-{made.data.name}")
     vacant(folder)
     transport = "half" if half else "exact"
-    aggregation, helpers = _sums(made, aggregation, helpers, seeded)
+    helpers = 0 if enclave_helper and helpers is None else helpers
+    aggregation, helpers = _sums(made, aggregation, helpers, seeded, enclave_helper)
     keys = folder.resolve() / "keys"
     serving = Serving(
         nodes=nodes, answer_wait=wait, embedding_wait=wait, transport=transport,
         seeded=seeded, aggregation=aggregation,
         helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
     )  # fmt: skip
-    if aggregation == "enclave":
+    if enclave_helper:
+        serving = replace(serving, helpers=(ENCLAVE, *serving.helpers))
+    if aggregation == "enclave" or enclave_helper:
         serving = replace(serving, register=str(folder.resolve() / REGISTER))
     place = private_folder(folder, close=True) / "server"
     write(place / "recipe.toml", to_toml(made))
@@ -201,7 +208,7 @@ def _named(recipe: Path | None) -> str:
     return str(part.get("name", "")) if isinstance(part, dict) else ""
 
 
-def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: bool) -> tuple[str, int]:
+def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: bool, inside: bool) -> tuple[str, int]:
     """(how updates are added up, how many helpers): masked, unless something else was asked for."""
     from selfsame.config.recipe import AGGREGATIONS
     from selfsame.fields import one_of
@@ -212,15 +219,15 @@ def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: 
         return "", 0
     if aggregation is None:
         asked = recipe.sums.aggregation if recipe.sums.summed else "masked"
-        aggregation = "clear" if helpers == 0 or (seeded and not helpers) else asked
+        aggregation = "clear" if (helpers == 0 or (seeded and not helpers)) and not inside else asked
     one_of("--aggregation", aggregation, AGGREGATIONS)
     if aggregation != "masked":
-        if helpers:
-            raise SelfsameError(f"--helpers {helpers}: {aggregation} sums have no masks to take off")
+        if helpers or inside:
+            raise SelfsameError(f"--helpers, --enclave-helper: {aggregation} sums have no masks to take off")
         if aggregation == "clear":
             print(f"selfsame: clear: {words.AGGREGATIONS['clear']}", file=sys.stderr)
         return aggregation, 0
-    if helpers == 0:
+    if helpers == 0 and not inside:
         raise SelfsameError("--helpers 0: masks need somebody to take them off; name 1 or more, or clear sums")
     return aggregation, 1 if helpers is None else helpers
 
@@ -242,6 +249,7 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from selfsame.deploy.aggregation.sum_terms import ENCLAVE
     from selfsame.deploy.flower.cluster import Cluster
     from selfsame.deploy.flower.watch import Watch
 
@@ -259,7 +267,7 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     try:
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
             task = bar.add_task(recipe.method.name, total=recipe.run.rounds, now="starting")
-            with Cluster(folder, samples, extra, len(serving.helpers)) as cluster:
+            with Cluster(folder, samples, extra, sum(path != ENCLAVE for path in serving.helpers)) as cluster:
                 watch = Watch(cluster, folder / "server")
                 for completed, now in watch.run():
                     bar.update(task, completed=completed, now=now)

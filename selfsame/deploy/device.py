@@ -115,9 +115,9 @@ class Device(Guest[Agreement]):
     def _introduce(
         self, kept: Memory, agreement: Agreement, message: Message
     ) -> tuple[dict[str, Json], dict[str, Json]]:
-        """Where an enclave adds up, it is proved anew at every registration."""
+        """Where an enclave adds up or takes masks off, it is proved anew at every registration."""
         said = {"plan": agreement.digest, "owner": self._owner}
-        if agreement.sums.aggregation != "enclave":
+        if not agreement.sums.attested:
             return {}, said
         from selfsame.deploy.aggregation.sealing import attest
 
@@ -194,13 +194,15 @@ class Device(Guest[Agreement]):
             raise Refused("group")
         context = Context(agreement.run, plan, turn, members, network_digest(theta_P))
         samples = self._open(agreement)[1]
-        if agreement.sums.aggregation == "enclave":
+        key = b""
+        if agreement.sums.attested:
             from selfsame.deploy.aggregation.sealing import sealed, trusted_key
 
             key = trusted_key(kept.notes.get("enclave", {}), self._policy)
+        if agreement.sums.aggregation == "enclave":
             return sealed(agreement.sums, update_P, samples, context, self._sign(), key), frozenset()
         whole_P = contribution(agreement.sums, update_P, samples)
-        return masked(agreement.sums, whole_P, context, self._sign()), frozenset()
+        return masked(agreement.sums, whole_P, context, self._sign(), key), frozenset()
 
     def _problem(self, kept: Memory, agreement: Agreement, present: int, client: int, label: int) -> Problem:
         """A federation in which this device is the one client that has samples."""

@@ -56,7 +56,7 @@ class Server(Host[Agreement]):
         self._totals: Totals | None = None  # made with the first round, when the tables are there
         super().__init__(folder, recipe, terms, **rest)
         self._keeper: Keeper | None = None
-        if self.agreement.sums.aggregation == "enclave":
+        if self.agreement.sums.attested:
             if enclave is None:
                 raise SelfsameError("sums.aggregation: no enclave is there; name its devices' keys, or another way")
             self._keeper = enclave(self.agreement)
@@ -78,7 +78,7 @@ class Server(Host[Agreement]):
         model = self.problem.model
         if sums.aggregation == "clear":
             return Clear(model.parameters, model.dtype, sums.clip, half)
-        if self._keeper is not None:
+        if self._keeper is not None and sums.aggregation == "enclave":
             return self._keeper.totals(self.agreement, self.folder / "contributions")
         from selfsame.deploy.aggregation.contribution import masked_fields
         from selfsame.deploy.aggregation.masked import Masked
@@ -86,7 +86,8 @@ class Server(Host[Agreement]):
 
         kept = masked_fields(sums) | self._report_fields()
         store = Store(self.folder / "contributions", self.run, kept)
-        return Masked(sums, self.agreement.to_json(), self.agreement.digest, store, self.terms.answer_wait, half)
+        terms, plan, wait = self.agreement.to_json(), self.agreement.digest, self.terms.answer_wait
+        return Masked(sums, terms, plan, store, wait, half, self._keeper)
 
     # The enclave, where one adds up
 

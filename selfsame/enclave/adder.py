@@ -21,12 +21,14 @@ from selfsame.enclave import quote
 from selfsame.enclave.door import Attest, Door
 from selfsame.enclave.ledger import Ledger, Rules
 from selfsame.enclave.mandate import SumPlan
+from selfsame.enclave.masks import NUMBERS, masks_of
 from selfsame.enclave.message import Denied, Order, pack, packed_size, unpack, within
 from selfsame.enclave.noise import Draw, add_gaussian
 from selfsame.enclave.records import (
     HASH,
     NODE,
     OVERHEAD,
+    SEED,
     Context,
     Record,
     check_signature,
@@ -34,9 +36,12 @@ from selfsame.enclave.records import (
     node_name,
     open_record,
 )
+from selfsame.enclave.release import Asked, mask_keys
 
 _NUMBER = struct.Struct("<Q")
 _WEIGHT = struct.Struct("<I")
+_UNMASK = struct.Struct("<BQ32sI")  # bits of a number, round, network, members; then their names, then the records
+SEALED_SEED = OVERHEAD + SEED
 _REGISTER = b"selfsame register 1\n"
 _PIECE = 1 << 16  # numbers that are added at a time
 _MOST = 1 << 24  # bytes of a register or of a group: some 60,000 devices
@@ -57,6 +62,13 @@ def update_bytes(update_P: NDArray[np.floating], weight: int) -> bytes:
     return _WEIGHT.pack(weight) + pack(update_P[None])
 
 
+def unmask_bytes(asked: Asked, bits: int) -> bytes:
+    """What an enclave that takes masks off is asked."""
+    names = b"".join(bytes.fromhex(name) for name in asked.members)
+    head = _UNMASK.pack(bits, asked.round, asked.network, len(asked.members))
+    return head + names + b"".join(record.pack() for record in asked.records)
+
+
 def record_size(parameters: int) -> int:
     """How many bytes the record of an update has."""
     return OVERHEAD + _WEIGHT.size + packed_size(1, parameters)
@@ -75,7 +87,7 @@ class Sum:
 
 
 class Adder(Door):
-    """The enclave of `aggregation = "enclave"`."""
+    """The enclave of `aggregation = "enclave"`, and a helper of `masked`."""
 
     def __init__(self, plan: SumPlan, draw: Draw = os.urandom, attest: Attest = quote.take) -> None:
         super().__init__(plan.digest(), attest)
@@ -88,6 +100,7 @@ class Adder(Door):
             Order.OPEN: self._begin,
             Order.ADD: self._add,
             Order.RELEASE: self._release,
+            Order.UNMASK: self._unmask,
         }
 
     def largest_frame(self) -> int:
@@ -169,6 +182,23 @@ class Adder(Door):
             add_gaussian(current.sum_P, self._plan.noise * self._plan.clip, self._draw)
         self.accepted["release"] += 1
         return _NUMBER.pack(current.weight) + current.sum_P.astype("<f8").tobytes()
+
+    def _unmask(self, payload: bytes) -> bytes:
+        """The sum of a group's masks, where this enclave is a helper: it sees no update. The same set gets the same."""
+        if len(payload) < _UNMASK.size:
+            raise Denied("size")
+        bits, round, network, count = _UNMASK.unpack_from(payload)
+        begin = _UNMASK.size + NODE * count
+        rest = payload[begin:]
+        if bits not in NUMBERS or len(payload) < begin or len(rest) % SEALED_SEED:
+            raise Denied("size")
+        members = tuple(payload[at : at + NODE].hex() for at in range(_UNMASK.size, begin, NODE))
+        records = tuple(Record.unpack(rest[at : at + SEALED_SEED]) for at in range(0, len(rest), SEALED_SEED))
+        terms = bytes.fromhex(self._plan.terms)
+        asked = Asked(self._plan.run, terms, round, members, network, records)
+        keys = mask_keys(asked, self._register, self._private, self._ledger)
+        self.accepted["unmask"] += 1
+        return masks_of(keys, self._plan.parameters + 1, bits).tobytes()
 
     def _now(self) -> dict[str, Any]:
         current = self._open

@@ -64,6 +64,7 @@ class Order(IntEnum):
     OPEN = 10  # a round, its network and its group -> nothing
     ADD = 11  # a device's sealed update, of this round or one that stands in -> nothing
     RELEASE = 12  # a round -> the weighted sum of the group's updates, and its weight
+    UNMASK = 13  # a round, its network, its group and their sealed seeds -> the sum of the masks
 
 
 class Content(IntEnum):

@@ -50,13 +50,18 @@ def contribution(terms: SumTerms, update_P: Tensor, samples: int) -> Tensor:
     return terms.code.contribution(one, weight_1, uniform, normal)[0]
 
 
-def masked(terms: SumTerms, whole_P: Tensor, context: Context, signer: Signer) -> dict[str, Tensor]:
-    """The contribution under one mask for each helper, and each mask's seed, sealed to that helper."""
+def masked(
+    terms: SumTerms, whole_P: Tensor, context: Context, signer: Signer, enclave: bytes = b""
+) -> dict[str, Tensor]:
+    """The contribution under one mask for each helper, and each mask's seed, sealed to that helper.
+
+    `enclave`: the key of the run's enclave, where it is one of them.
+    """
     numbers = whole_P.numpy().astype(NUMBERS[terms.bits])  # modulo 2^bits
     seeds = [os.urandom(SEED) for _ in terms.helpers]
     add_masks(numbers, [mask_key(seed, context.digest()) for seed in seeds])
     records = [
-        seal_record(seed, helper.recipient, context, signer.key, signer.name).pack()
+        seal_record(seed, enclave if helper.enclosed else helper.recipient, context, signer.key, signer.name).pack()
         for seed, helper in zip(seeds, terms.helpers, strict=True)
     ]
     sent = torch.from_numpy(numbers.view(numbers.dtype.str.replace("u", "i")))

@@ -22,10 +22,12 @@ from selfsame.deploy.aggregation.store import Pending, Store
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import REASONS, Field, Json, Refused
 from selfsame.deploy.process import EnclaveEnded, EnclaveProcess
-from selfsame.enclave.adder import register_bytes, register_digest
+from selfsame.enclave.adder import register_bytes, register_digest, unmask_bytes
 from selfsame.enclave.mandate import SumPlan
+from selfsame.enclave.masks import NUMBERS
 from selfsame.enclave.message import Denied, Order
 from selfsame.enclave.records import Record, group_digest, node_name
+from selfsame.enclave.release import Asked
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
@@ -54,6 +56,13 @@ class SumController(EnclaveProcess):
         except Denied as refusal:
             return refusal.reason
         return None
+
+    def unmask(self, asked: Asked, bits: int) -> NDArray[Any]:
+        """The sum of a group's masks, where the enclave is a helper."""
+        answer = self._ask(Order.UNMASK, unmask_bytes(asked, bits))
+        if len(answer) != bits // 8 * (self.plan.parameters + 1):
+            raise SelfsameError("enclave: the masks are not of the plan's size")
+        return np.frombuffer(answer, NUMBERS[bits])
 
     def release(self, round: int) -> tuple[NDArray[np.float64], int]:
         """(the weighted sum of the group's updates, its weight)"""
@@ -85,8 +94,16 @@ class Keeper:
         return True
 
     def totals(self, agreement: Agreement, folder: Path) -> Totals:
-        """The sums of a run, with what stands in for devices in a folder."""
+        """The sums of a run that the enclave adds up, with what stands in for devices in a folder."""
         return Enclosed(agreement, folder, self)
+
+    def unmask(self, asked: Asked, bits: int) -> NDArray[Any]:
+        """The sum of the masks in a release, by the enclave that runs now."""
+        if self.process is None:
+            raise EnclaveEnded("enclave: its process has ended")
+        masks = self.process.unmask(asked, bits)
+        self.released.update(asked.fresh())
+        return masks
 
     def close(self) -> None:
         """End the process."""

@@ -107,7 +107,9 @@ class Helper:
         if agreement.digest != message.meta["plan"] or agreement.run != message.run:
             raise Refused("plan")
         own = self.private.public_key().public_bytes_raw()
-        if agreement.sums.aggregation != "masked" or own not in {one.recipient for one in agreement.sums.helpers}:
+        if agreement.sums.aggregation != "masked" or own not in {
+            one.recipient for one in agreement.sums.helpers if not one.enclosed
+        }:
             raise Refused("helper")
         if agreement.sums.group < self.least:
             raise Refused("group")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,13 +19,23 @@ from selfsame.deploy.aggregation.contribution import MASKED, RECORDS, masked_fie
 from selfsame.deploy.aggregation.groups import Group
 from selfsame.deploy.aggregation.helper import BLAMED, request, unmasked
 from selfsame.deploy.aggregation.store import Pending, Store
-from selfsame.deploy.aggregation.sum_terms import SumTerms
+from selfsame.deploy.aggregation.sum_terms import ENCLAVE, SumTerms
 from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
 from selfsame.enclave.masks import NUMBERS
 from selfsame.enclave.records import Record, group_digest
 from selfsame.enclave.release import Asked
 from selfsame.engine.state import State
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
+
+
+class Unmasker(Protocol):
+    """An enclave that takes masks off."""
+
+    released: set[str]  # devices of which it has released something
+
+    def unmask(self, asked: Asked, bits: int) -> NDArray[Any]:
+        """The sum of the masks in a release."""
 
 
 class Masked(Totals):
@@ -34,11 +44,20 @@ class Masked(Totals):
     grouped = True
 
     def __init__(
-        self, sums: SumTerms, terms: Mapping[str, Json], plan: str, store: Store, wait: float, half: bool
+        self,
+        sums: SumTerms,
+        terms: Mapping[str, Json],
+        plan: str,
+        store: Store,
+        wait: float,
+        half: bool,
+        enclave: Unmasker | None = None,
     ) -> None:
+        """`enclave`: the run's own, where it is one of the helpers."""
         self._sums, self._terms, self._plan, self._store = sums, terms, plan, store
-        self._run, self._wait, self._half = str(terms["run"]), wait, half
-        self.helpers = tuple(helper.name for helper in sums.helpers)
+        self._run, self._wait, self._half, self._enclave = str(terms["run"]), wait, half, enclave
+        self._all = tuple(helper.name for helper in sums.helpers)
+        self.helpers = tuple(helper.name for helper in sums.helpers if not helper.enclosed)
         self._pending: Pending | None = None
         self._network, self._round = b"", -1
         self._group: Group = ()
@@ -73,10 +92,14 @@ class Masked(Totals):
             del fields[name]
 
     def close(self, taken: Sequence[str]) -> None:
-        old = [node for node in self._group if node not in taken and self._store.holds(node)]
+        old = [node for node in self._group if node not in taken and self._holds(node)]
         for node in old:
             self._stand_in(node)
         self._ask(Pending(self._round, self._group, tuple(taken), tuple(old)))
+
+    def _holds(self, node: str) -> bool:
+        """Whether something of this device can stand in for it: what an enclave that has ended released cannot."""
+        return self._store.holds(node) and (self._enclave is None or node in self._enclave.released)
 
     def _stand_in(self, node: str) -> None:
         fields = self._store.get(node, new=False)[1]
@@ -86,7 +109,7 @@ class Masked(Totals):
     def _ask(self, pending: Pending) -> None:
         self._store.ask(pending)
         self._pending = pending
-        self._due = dict.fromkeys(self.helpers, -math.inf)
+        self._due = dict.fromkeys(self._all, -math.inf)
 
     def left(self, round: int) -> dict[str, Fields] | None:
         pending = self._store.pending()
@@ -94,6 +117,9 @@ class Masked(Totals):
             return None
         if pending.round < round:  # its round was complete
             self._store.release(pending)
+            return None
+        if self._enclave is not None:  # the one that could have opened the seeds ended with the server
+            self._store.give_up()
             return None
         self._zero()
         self._group, self._round, self._failed = pending.members, pending.round, False
@@ -129,19 +155,29 @@ class Masked(Totals):
 
     def errands(self, now: float, there: Sequence[str]) -> list[Errand]:
         found = []
-        for helper, due in self._due.items():
-            if now >= due and helper in there:
+        for helper, due in list(self._due.items()):
+            if helper == ENCLAVE and set(self._due) == {ENCLAVE}:  # the others may have something against it
+                self._take_off_inside()
+            elif now >= due and helper in there:
                 self._due[helper] = now + self._wait
-                found.append(Errand(helper, self._request(helper)))
+                found.append(Errand(helper, request(self._asked(helper), self._terms)))
         return found
 
-    def _request(self, helper: str) -> bytes:
+    def _take_off_inside(self) -> None:
+        """The enclave's masks, at once."""
+        assert self._enclave is not None
+        try:
+            self._total -= self._enclave.unmask(self._asked(ENCLAVE), self._sums.bits)
+            del self._due[ENCLAVE]
+        except SelfsameError:  # it has refused, or ended: nothing of this round comes out
+            self._failed = True
+
+    def _asked(self, helper: str) -> Asked:
         assert self._pending is not None
-        pending, place = self._pending, self.helpers.index(helper)
+        pending, place = self._pending, self._all.index(helper)
         records = [self._records[node][place] for node in (*pending.fresh, *pending.old)]
         plan = bytes.fromhex(self._plan)
-        asked = Asked(self._run, plan, pending.round, pending.members, self._network, tuple(records))
-        return request(asked, self._terms)
+        return Asked(self._run, plan, pending.round, pending.members, self._network, tuple(records))
 
     def heard(self, node: str, payload: bytes, now: float) -> str:
         if self._pending is None or node not in self._due:
@@ -165,13 +201,13 @@ class Masked(Totals):
         pending = self._pending
         fresh = tuple(node for node in pending.fresh if node not in nodes)
         old = tuple(node for node in pending.old if node not in nodes)
-        again = (fresh, old) != (pending.fresh, pending.old) and len(self._due) == len(self.helpers)
+        again = (fresh, old) != (pending.fresh, pending.old) and len(self._due) == len(self._all)
         if not again or len(fresh) < self._sums.least:
             self._failed = True
             return f"helper: {reason}"
         for node in set(pending.fresh) - set(fresh):
             self._add(self._store.get(node, new=True)[1], minus=True)
-            if self._store.holds(node):
+            if self._holds(node):
                 self._stand_in(node)
                 old = (*old, node)
         for node in set(pending.old) - set(old):

@@ -17,13 +17,17 @@ from selfsame.files import read_json, write_json
 from selfsame.privacy.fixed import FixedPoint
 
 CAP = 1000  # the most samples that weigh, where a recipe sets no cohort.cap
+ENCLAVE = "enclave"  # the name of the helper that is the run's own enclave
 _HELPED = b"selfsame helper 1\n"
 _MOST = 2**24
 
 
 @dataclass(frozen=True)
 class HelperTerms:
-    """Somebody who takes masks off: its registered key, and the key that seeds are sealed to, signed by the former."""
+    """Somebody who takes masks off: its registered key, and the key that seeds are sealed to, signed by the former.
+
+    All empty: the run's attested enclave, whose key comes with its quote.
+    """
 
     public: str  # PEM
     key: str  # X25519, in hexadecimal digits
@@ -34,7 +38,12 @@ class HelperTerms:
         """The helper's name as a node."""
         from selfsame.enclave.records import node_name
 
-        return node_name(self.public.encode())
+        return ENCLAVE if self.enclosed else node_name(self.public.encode())
+
+    @property
+    def enclosed(self) -> bool:
+        """Whether it is the run's enclave."""
+        return not (self.public or self.key or self.signature)
 
     @cached_property
     def recipient(self) -> bytes:
@@ -122,6 +131,11 @@ class SumTerms:
         return found
 
     @property
+    def attested(self) -> bool:
+        """Whether devices have to prove an enclave: it adds up, or takes masks off."""
+        return self.aggregation == "enclave" or any(helper.enclosed for helper in self.helpers)
+
+    @property
     def summed(self) -> bool:
         """Whether nobody sees one device's update."""
         return self.aggregation != "clear"
@@ -152,4 +166,4 @@ class SumTerms:
                 raise SelfsameError("sums.aggregation: masked needs a helper; name one, or use clear or enclave")
             if len({helper.name for helper in self.helpers}) != len(self.helpers):
                 raise SelfsameError("helpers: the same one twice")
-            _ = self.code, [helper.recipient for helper in self.helpers]
+            _ = self.code, [helper.recipient for helper in self.helpers if not helper.enclosed]

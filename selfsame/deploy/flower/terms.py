@@ -53,7 +53,7 @@ class Serving:
     seeded: bool = False  # private draws from the recipe's seed: for trying and tests alone
     enclave: str = ""  # the command that starts an enclave; without, a plain process with a simulated quote
     aggregation: str = ""  # clear, masked or enclave; empty: masked where there are helpers, else as the recipe says
-    helpers: tuple[str, ...] = ()  # their NAME.helper files
+    helpers: tuple[str, ...] = ()  # their NAME.helper files; "enclave": the run's own enclave
     register: str = ""  # where an enclave adds up: the folder with the NAME.pub files of its devices
     samples: SampleForm | None = None  # without, the recipe's data set is loaded
 
@@ -102,15 +102,16 @@ def open_server(folder: Path) -> Iterator[tuple[Host[Any], float, int]]:
         with SplitServer(folder / RUN, recipe, terms, enclave=start, **options) as split:
             yield split, patience, serving.nodes
         return
-    from selfsame.deploy.aggregation.sum_terms import HelperTerms
+    from selfsame.deploy.aggregation.sum_terms import ENCLAVE, HelperTerms
     from selfsame.deploy.server import Server
 
-    helpers = [HelperTerms.read(Path(path)) for path in serving.helpers] if recipe.sums.summed else []
-    if recipe.sums.aggregation == "enclave":
+    named = serving.helpers if recipe.sums.summed else ()
+    helpers = [HelperTerms("", "", "") if path == ENCLAVE else HelperTerms.read(Path(path)) for path in named]
+    if recipe.sums.aggregation == "enclave" or ENCLAVE in named:
         from selfsame.deploy.aggregation.enclave import SumController, keeper_of
         from selfsame.deploy.aggregation.signing import read_public
 
         keys = [read_public(path)[1] for path in sorted(Path(serving.register).glob("*.pub"))]
         options["enclave"] = partial(keeper_of, keys=keys, start=SumController, **process)
     with closing(Server(folder / RUN, recipe, terms, helpers=helpers, **options)) as server:
-        yield server, patience, serving.nodes + len(helpers)
+        yield server, patience, serving.nodes + sum(not helper.enclosed for helper in helpers)
