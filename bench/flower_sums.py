@@ -1,8 +1,8 @@
 """Masked and enclosed sums against clear ones over Flower, with TLS and keys: python bench/flower_sums.py [METHOD ...].
 
 Four nodes with the digits of one client each (and a helper), three rounds, private draws from the seed, so that runs
-differ in how updates are added up and in nothing else. Shown is the largest difference between the networks, beside their
-largest number and the deviation that rounding gives a number of one round's mean.
+differ in how updates are added up and in nothing else. Shown is the largest difference between the networks, beside
+their largest number and the deviation that rounding gives a number of one round's mean.
 """
 
 from __future__ import annotations
