@@ -10,6 +10,7 @@ from selfsame.audit.recovery import audit
 from selfsame.methods.base import LocalLoss, World, averaged
 from selfsame.methods.fedhide import FedCS, FedGN, FedHide
 from selfsame.methods.fedmetric import FedMetric
+from selfsame.methods.wire import Wire
 from selfsame.report.words import attacker_words
 from selfsame.streams import Stream
 
@@ -79,6 +80,7 @@ class Bare(LocalLoss):
 
     table: torch.Tensor | None = None
     row = "class"
+    wire = Wire()
 
     def loss(self, *parts):
         raise NotImplementedError
