@@ -77,7 +77,6 @@ def cases(method: str) -> dict[str, Tables]:
         found[f"masked, {percent}, stood in for"] = {"cohort": lost, "sums": masked | clip | few}
         if gone == 0.1:  # where more are gone, no group of 20 is ever whole
             found[f"masked, {percent}, whole groups alone"] = {"cohort": lost, "sums": masked | clip | {"least": 20}}
-        found[f"masked, {percent}, once in a row"] = {"cohort": lost, "sums": masked | clip | few | {"stand_ins": 1}}
     for noise in (0.003, 0.01, 0.03, 0.1, 1.0):
         found[f"masked, noise {noise:g}"] = {"cohort": uniform, "sums": masked | clip | {"noise": noise}}
     for quiet in (0.1, 0.3, 0.6):

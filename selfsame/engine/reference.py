@@ -155,7 +155,7 @@ def _add_up(problem: Problem, sums: Sums, state: State, turn: Turn, answers: Seq
             sum_P += sent_P
             if state.last:
                 state.last["contribution"][client] = sent_P
-                state.last["stood"][client] = 0
+                state.last["stood"][client].clamp_(min=0)
         elif state.last and bool(sums.may_stand(state.last["stood"][client])):
             sum_P += state.last["contribution"][client]
             state.last["stood"][client] += 1

@@ -39,7 +39,7 @@ class Sums:
     code: FixedPoint | None = None  # of masked contributions; None: sealed to an enclave
     noise: float = 0.0  # deviation of the noise on the sum
     quiet: float = 0.0  # the chance that a device sends zero
-    stand_ins: int = 0  # rounds in a row in which a device is stood in for, at most; 0: any
+    stand_ins: int = 0  # the most rounds in which a device is stood in for; 0: any
 
     @staticmethod
     def of(recipe: Recipe, clients: int, longest: int) -> Sums | None:
@@ -59,11 +59,11 @@ class Sums:
         return Sums(part.clip, part.least, code, part.noise * part.clip, part.quiet, part.stand_ins)
 
     def begin(self, clients: int, theta_P: Tensor) -> Fields:
-        """Everybody's last contribution, and for how many rounds it has stood in: nothing yet."""
+        """Everybody's last contribution, and in how many rounds it stood in; -1 where nothing was released yet."""
         dtype = theta_P.dtype if self.code is None else torch.int32
         return {
             "contribution": torch.zeros(clients, len(theta_P) + 1, dtype=dtype, device=theta_P.device),
-            "stood": torch.zeros(clients, dtype=torch.int64, device=theta_P.device),
+            "stood": torch.full((clients,), -1, dtype=torch.int64, device=theta_P.device),
         }
 
     def nothing(self, theta_P: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Sums:
 
     def may_stand(self, stood_M: Tensor) -> Tensor:
         """Whose last contribution may stand in once more."""
-        return stood_M < self.stand_ins if self.stand_ins else torch.ones_like(stood_M, dtype=torch.bool)
+        return (stood_M >= 0) & (stood_M < self.stand_ins if self.stand_ins else True)
 
     def add_up(
         self, last: Fields, client_M: Tensor, member_M: Tensor, fresh_M: Tensor, update_MP: Tensor, weight_M: Tensor,
@@ -113,7 +113,9 @@ class Sums:
         if last:
             stood_M = last["stood"][client_M]
             standing_M = member_M & ~fresh_M & self.may_stand(stood_M)
-            put_rows(last["stood"], client_M, torch.where(fresh_M, 0, stood_M + standing_M), member_M)
+            put_rows(
+                last["stood"], client_M, torch.where(fresh_M, stood_M.clamp(min=0), stood_M + standing_M), member_M
+            )
         step = max(1, _AT_ONCE // len(sum_P))
         for at in range(0, len(client_M), step):
             part = slice(at, at + step)

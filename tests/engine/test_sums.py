@@ -78,7 +78,7 @@ def by_hand(problem: Problem, rounds: int) -> torch.Tensor:
         sent = []
         for client in plan.client_TM[t][plan.member_TM[t]].tolist():
             if client in answers:
-                last[client], stood[client] = answers[client], 0
+                last[client] = answers[client]
                 sent.append(answers[client])
             elif client in last and (not part.stand_ins or stood[client] < part.stand_ins):
                 stood[client] += 1
@@ -225,7 +225,7 @@ def test_adding_up_asks_the_device_nothing(kind):
             last, client_M, torch.ones_like(fresh_M), fresh_M, update_MP, torch.ones_like(client_M),
             lambda purpose, client_M: problem.stream(purpose, client_M, torch.tensor(3)),
         )  # fmt: skip
-    assert bool(torch.isfinite(mean_P).all()) and last["stood"][:6].tolist() == [0, 1] * 3
+    assert bool(torch.isfinite(mean_P).all()) and last["stood"][:6].tolist() == [0, -1] * 3
 
 
 def test_resumed_bit_for_bit(tmp_path):
