@@ -128,7 +128,7 @@ def by_codec(problem: Problem, transport: str) -> State:
                 put_rows(state.own[name], who.client_M, rows, who.alive_M)
             weight = float(problem.federation.count_N[client]) if recipe.cohort.weights == "samples" else 1.0
             leaves = {name: value.clone() for name, value in leaves.items()}
-            answers.append(Answer(client, int(who.class_M), weight, theta_P, leaves))
+            answers.append(Answer(client, int(who.class_M), weight, leaves, theta_P))
         take_answers(problem, state, answers, *rates(problem.recipe, state.round), state.round)
         state.round += 1
     return state

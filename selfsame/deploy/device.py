@@ -28,6 +28,7 @@ from selfsame.engine.reference import client_update
 from selfsame.engine.state import cast
 from selfsame.methods.base import Cohort, Fields, World
 from selfsame.methods.wire import finite_rows
+from selfsame.privacy.fixed import shortened
 from selfsame.streams import Stream
 
 ASSIGNED = {
@@ -158,7 +159,7 @@ class Device(Guest[Agreement]):
         hold(self._network(agreement).head_views(theta_P), agreement.longest("head"))
         try:
             own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
-            update_P = clipped(trained_P - theta_P, agreement.sums.clip)
+            update_P = shortened((trained_P - theta_P)[None], agreement.sums.clip)[0]
             sent, half = self._sent(kept, agreement, theta_P, update_P, turn, message.meta["group"])
         except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
             raise Refused("failed") from None
@@ -234,11 +235,6 @@ class Device(Guest[Agreement]):
         if not bool(finite_rows(trained_P[None], torch.tensor([loss]), *stays.values(), *leaves.values())):
             raise Refused("finite")
         return {**own, **cast(stays, problem.model.dtype, problem.model.device)}, leaves, trained_P
-
-
-def clipped(update_P: Tensor, clip: float) -> Tensor:
-    """An update no longer than the clip."""
-    return update_P * min(1.0, clip / max(float(update_P.double().norm()), 1e-300))
 
 
 def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from selfsame.config.recipe import Recipe
-from selfsame.deploy.absorb import Reported, absorb
 from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
 from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
 from selfsame.deploy.aggregation.sum_terms import HelperTerms, SumTerms
@@ -21,9 +21,10 @@ from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Message, Refused, Spec, encode, hold
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.folder import Seat
-from selfsame.deploy.host import Ask, Call, Host
+from selfsame.deploy.host import Ask, Call, Host, rates
 from selfsame.deploy.schedule import Decision, Phase, Terms
 from selfsame.engine import checkpoint, optimisers
+from selfsame.engine.reference import Reported, take_mean
 from selfsame.engine.state import State, cast
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
@@ -317,7 +318,8 @@ class Server(Host[Agreement]):
     def _report(self, node: str, fields: Fields) -> Reported:
         device = self.problem.model.device
         here = {name: value.to(device) for name, value in fields.items()}
-        return Reported(self.seats[node], self._weight(self.seats[node]), here)
+        seat = self.seats[node]
+        return Reported(seat.client, seat.label, self._weight(seat), here)
 
     def _weight(self, seat: Seat) -> int:
         cap = self.agreement.sums.cap
@@ -358,7 +360,7 @@ class Server(Host[Agreement]):
         assert self.state is not None and self._totals is not None and self._closed is not None
         reports = [self._reports[node] for node in outcome.taken]
         if reports:
-            absorb(self.problem, self.state, reports, outcome.update_P)
+            self._absorb(sorted(reports, key=lambda report: report.client), outcome.update_P)
         for node in self._group:
             self._missed[node] = 0 if node in outcome.taken else self._missed.get(node, 0) + 1
         answered, (asked, _) = len(self._reports), self._closed
@@ -367,6 +369,14 @@ class Server(Host[Agreement]):
         more |= {"stood_in": outcome.stood_in} if self._totals.grouped else {}
         self._end_round(now, asked, len(reports), **more)
         (self._totals.done if reports else self._totals.give_up)()
+
+    def _absorb(self, reports: Sequence[Reported], update_P: Tensor | None) -> None:
+        """The server's half of a round; where all kept silent the network has not moved."""
+        assert self.state is not None
+        theta_P = self.state.theta_P
+        mean_P = theta_P if update_P is None else theta_P + update_P.to(theta_P)
+        lr, server_lr = rates(self.problem.recipe, self.round)
+        take_mean(self.problem, self.state, reports, mean_P, lr, server_lr, self.round)
 
     # State
 

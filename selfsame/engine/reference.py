@@ -56,14 +56,20 @@ def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tens
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What reaches the server from one device."""
+class Reported:
+    """What reaches the server from one device beside its network."""
 
     client: int
     label: int  # its class
     weight: float
-    theta_P: Tensor
     leaves: Fields
+
+
+@dataclass(frozen=True)
+class Answer(Reported):
+    """What reaches a server that sees every network."""
+
+    theta_P: Tensor
 
 
 def take_answers(
@@ -80,7 +86,7 @@ def take_answers(
 def take_mean(
     problem: Problem,
     state: State,
-    answers: Sequence[Answer],
+    answers: Sequence[Reported],
     mean_P: Tensor,
     lr: Tensor,
     server_lr: Tensor,
@@ -118,7 +124,7 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
             continue
         count_1 = problem.counts(who.client_M)
         weight = 1.0 if count_1 is None else float(count_1)
-        answers.append((Answer(client, int(who.class_M), weight, theta, leaves), stays, loss))
+        answers.append((Answer(client, int(who.class_M), weight, leaves, theta), stays, loss))
     if len(answers) < (1 if problem.sums is None else problem.sums.least):
         return state.theta_P.new_zeros(())
     for answer, stays, _ in answers:
