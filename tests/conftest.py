@@ -8,7 +8,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-torch.set_num_threads(1)  # the tests are many and small, and the machine is shared
+# The tests are many and small, and the machine is shared. Processes that tests start have one thread too: sums over
+# other numbers of threads round differently.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # `make test` draws the same cases everywhere and times nothing; `make fuzz` draws new ones.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -28,7 +28,6 @@ from selfsame.methods.fedhide import FedHide
 from selfsame.runs.summary import wire_rows
 from selfsame.streams import Stream
 
-torch.set_num_threads(1)  # the tensors are tiny
 ONE = torch.zeros(1, dtype=torch.int64)
 
 

@@ -19,8 +19,6 @@ from selfsame.methods.split import SplitLoss, joint_derivatives
 from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
 
-torch.set_num_threads(1)
-
 LABEL_M = torch.tensor([0, 1, 2, 2, 3, 4])  # two clients of one class
 CASES = [
     {"kind": kind, "normalise": normalise, "squared": squared, "average": average}

@@ -23,8 +23,6 @@ from selfsame.methods.fedhide import FedHide
 from selfsame.methods.wire import REACH, UNIT, Bound, Sight, Wire, finite_rows, too_long, within
 from selfsame.streams import Stream
 
-torch.set_num_threads(1)  # the tensors are tiny
-
 SERVER, PUBLIC, DEVICE, ENCLAVE = Sight.SERVER, Sight.PUBLIC, Sight.DEVICE, Sight.ENCLAVE
 PROXY = {"up": {"proxy": PUBLIC}, "down": {"proxies": PUBLIC, "proxy_classes": PUBLIC}, "own": {"prototype"}}
 CLASS = {"up": {"class_embedding": SERVER}, "down": {"class_embedding": SERVER}}

@@ -31,14 +31,6 @@ OPTIONS = {"embedding-bag": {"features": 7}}
 SMALL = ["lenet", "resnet8", "resnet20", "resnet18", "mobilefacenet"]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _images(number, *shape, dtype=torch.float64):
     return torch.randn(number, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
 

@@ -12,14 +12,6 @@ from selfsame.nets.fastresnet import AttentivePooling, SpeechBlock, Squeeze
 from selfsame.nets.mobilefacenet import Bottleneck
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def _count(net):
     return sum(parameter.numel() for parameter in net.parameters())
 

@@ -24,14 +24,6 @@ from selfsame.runs.run import Run, open_run, start
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def trained(method, folder, federation=None, **tables):
     small = {
         "method": {"name": method},

@@ -26,15 +26,6 @@ from selfsame.runs.run import Run, load_run, start, vacant
 ROUNDS = 12
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Networks this small gain nothing from threads, and lose a lot when cores are shared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def digits():
     return load("digits", turns=1)

@@ -4,7 +4,6 @@ import json
 import tomllib
 
 import pytest
-import torch
 
 from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import load
@@ -14,14 +13,6 @@ from selfsame.report.table import LEFT, cells
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import start
 from selfsame.runs.summary import keep_view, read_view, view, wire_rows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,6 @@ from selfsame.runs.loop import carry_on
 from selfsame.runs.run import Run, start
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def run_on(data: dict, net: dict, method: str = "fedaws", rounds: int = 2) -> Run:
     tables = {
         "method": {"name": method},
