@@ -16,6 +16,7 @@ from torch import Tensor
 from selfsame.audit.layers import LastLayer
 from selfsame.engine import optimisers
 from selfsame.engine.plan import Plan, Start, rate
+from selfsame.engine.polls import poll_if_due
 from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
 from selfsame.engine.settle import derivatives, moved, own_loss
@@ -69,6 +70,7 @@ def record(problem: Problem, state: State, terms: Release, rounds: int) -> Trans
     sums = []
     last_NP = torch.zeros(clients if terms.stand_ins else 0, len(state.theta_P), device=device)
     for t in range(rounds):
+        poll_if_due(problem, state)
         number = state.round
         lr, server_lr = (
             torch.tensor(rate(part, number, recipe.run.rounds), dtype=torch.float64, device=device)

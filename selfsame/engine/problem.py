@@ -17,6 +17,7 @@ from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.settle import LocalWork, settle
 from selfsame.engine.sums import Sums
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.methods.poll import Poll
 from selfsame.streams import Stream
 
 
@@ -65,6 +66,11 @@ class Problem:
         zero_1 = torch.zeros(1, dtype=torch.int64, device=model.device)
         sums = Sums.of(recipe, world.clients, longest)
         return Problem(recipe, method, model, *here, longest, tools, zero_1, ranks, sums)
+
+    @property
+    def poll(self) -> Poll | None:
+        """When everybody is polled, and on what terms."""
+        return self.method.poll(self.world.dim)
 
     def cohort(self, client_M: Tensor, alive_M: Tensor) -> Cohort:
         return Cohort(client_M, self.world.class_of_N[client_M], alive_M)

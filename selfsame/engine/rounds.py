@@ -11,6 +11,7 @@ from torch import Tensor
 from selfsame.engine import cohort, joint, reference
 from selfsame.engine.batches import Batch, rounds_ahead
 from selfsame.engine.plan import Plan, Turn
+from selfsame.engine.polls import poll_if_due
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State
 from selfsame.methods import SplitLoss
@@ -43,6 +44,19 @@ class Engine:
             raise ValueError(f"the plan begins at round {plan.first}, the state is at {state.round}")
         if isinstance(self.problem.method, SplitLoss):
             joint.count_rounds(self.problem.method, state, plan.client_TM)
+        terms = self.problem.poll
+        if terms is None:
+            return self._run(state, plan, tick)
+        losses, begin = [], 0
+        while begin < len(plan):
+            poll_if_due(self.problem, state)
+            end = begin + terms.every - state.round % terms.every
+            losses.append(self._run(state, plan.part(begin, end), tick))
+            begin = end
+        return torch.cat(losses)
+
+    def _run(self, state: State, plan: Plan, tick: Callable[[int], None] | None) -> Tensor:
+        """Rounds with no poll between them."""
         if self.graphs:
             return self._replay(state, plan, tick)
         # A number that changes would have what reads it compiled anew.

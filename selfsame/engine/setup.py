@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 
 from selfsame import methods, nets
 from selfsame.config.recipe import NetPart, Recipe, to_toml
 from selfsame.data import DATASETS, Federation, load
+from selfsame.engine.groups import initially_present
 from selfsame.engine.joint import check_split, within_budget
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.model import Model
 from selfsame.engine.plan import cohort_size
+from selfsame.engine.polls import check_polls
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
 from selfsame.engine.sums import check_sums, with_sums
 from selfsame.errors import SelfsameError
+from selfsame.methods import LocalLoss
 from selfsame.streams import Stream
 
 
@@ -47,6 +51,13 @@ def _with_features(recipe: Recipe, federation: Federation) -> Recipe:
     return replace(recipe, net=replace(recipe.net, options={**recipe.net.options, "features": features}))
 
 
+def _said(recipe: Recipe, method: LocalLoss) -> dict[str, Any]:
+    """The method's options with those that it has fitted to the federation, so that the recipe says everything."""
+    given = methods.make(recipe.method.name, recipe.method.options)
+    found = {part.name: getattr(method, part.name) for part in fields(method)}
+    return {**recipe.method.options, **{name: x for name, x in found.items() if x != getattr(given, name)}}
+
+
 def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE) -> Problem:
     """Load the data, build the network and the method, check that they fit together."""
     recipe = resolve(recipe)
@@ -61,7 +72,11 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     recipe = _with_features(recipe, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
+    first = replace(world, clients=initially_present(recipe, federation.clients))
+    method = method.fitted(first, min(cohort_size(recipe, federation.clients), first.clients), recipe.run.rounds)
     method.check(world)
+    check_polls(recipe, method, world)
+    recipe = replace(recipe, method=replace(recipe.method, options=_said(recipe, method)))
     recipe = within_budget(recipe, method, width)
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)

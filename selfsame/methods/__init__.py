@@ -11,10 +11,11 @@ from typing import Any
 from selfsame.errors import SelfsameError
 from selfsame.fields import check_options, imported
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World
-from selfsame.methods.baselines import FixedEmbedding, PositiveOnly, Softmax
+from selfsame.methods.baselines import FixedEmbedding, OwnEmbedding, PositiveOnly, Softmax
 from selfsame.methods.deepsvdd import DeepSVDD
 from selfsame.methods.fdml import Fdml, FlTraditional
 from selfsame.methods.fedaws import FedAwS
+from selfsame.methods.fedcrowd import FedCrowd
 from selfsame.methods.fedhide import FedCS, FedGN, FedHide
 from selfsame.methods.fedmetric import FedMetric, FedMetricPos, FedMetricTrue
 from selfsame.methods.feduv import FedUV, FedUVNegative
@@ -38,6 +39,7 @@ METHODS: dict[str, type[LocalLoss]] = {
     for method in (
         PositiveOnly,
         FixedEmbedding,
+        OwnEmbedding,
         Softmax,
         DeepSVDD,
         FedAwS,
@@ -49,6 +51,7 @@ METHODS: dict[str, type[LocalLoss]] = {
         FedHide,
         FedGN,
         FedCS,
+        FedCrowd,
         Fdml,
         FlTraditional,
     )

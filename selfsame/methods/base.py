@@ -12,13 +12,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
+from selfsame.methods.poll import Poll
 from selfsame.methods.update_attack import Seen
 from selfsame.methods.wire import Wire
 from selfsame.streams import Stream
@@ -171,6 +172,10 @@ class LocalLoss(Comparison, ABC):
         enough = world.classes >= 2 or not self.contrasts
         self.require(enough, "there must be 2 classes or more to tell apart", world.classes)
 
+    def fitted(self, world: World, cohort: int, rounds: int) -> Self:
+        """The method with what its hyper-parameters leave to the federation, the size of a cohort and the rounds."""
+        return self
+
     def longest(self, way: str, dim: int, classes: int, clients: int) -> dict[str, float]:
         """The most that a row of each field may measure that goes ``up``, ``down``, or with the network: ``head``."""
         return {name: bound.at(dim, classes, clients) for name, bound in self.wire.bounds(way).items()}
@@ -240,6 +245,24 @@ class LocalLoss(Comparison, ABC):
 
     def absorb(self, server: Fields, leaves: Fields, who: Cohort, weight_M: Tensor, lr: Rate, stream: Stream) -> None:
         """The server's step on its tables, in place (they may hold a million rows); `stream` has one row."""
+        return None
+
+    # Polls: sums over everybody, for methods that have them
+
+    def poll(self, dim: int) -> Poll | None:
+        """When everybody is polled, and on what terms; None: never."""
+        return None
+
+    def answer_poll(self, own: Fields, server: Fields) -> Fields:
+        """The private fields of devices once they have been polled."""
+        return own
+
+    def contribution(self, own: Fields) -> Tensor:
+        """What devices add to the sum, as they were polled last, (M, numbers); nothing where they never were."""
+        raise NotImplementedError(f"{self.name}: has no polls")
+
+    def take_poll(self, server: Fields, sum_V: Tensor, count: int) -> None:
+        """The server's step on its tables, in place, with the sum of so many contributions."""
         return None
 
     def needs_whole(self) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, each_row, normal_rows, option, sample_mean, unit
 from selfsame.methods.fedaws import PAPER, ClassEmbedding, class_reach
+from selfsame.methods.update_attack import Seen, by_angle
 from selfsame.methods.wire import FREE, Sight, Wire
 from selfsame.streams import Stream
 
@@ -40,6 +41,37 @@ class FixedEmbedding(ClassEmbedding):
     wire: ClassVar[Wire] = Wire(
         down={"class_embedding": (Sight.SERVER, "the embedding the server issued to the client's class", class_reach)}
     )
+
+
+@dataclass(frozen=True)
+class OwnEmbedding(LocalLoss):
+    """Baseline-2 with embeddings that the devices draw for themselves and tell nobody: the bar for everything private.
+
+    Nothing depends on them but the updates of the network. In enough dimensions random vectors are as far apart as the
+    server's.
+    """
+
+    name: ClassVar[str] = "fixed-own"
+    paper: ClassVar[str] = "ours: Baseline-2 of FedAwS without a server that knows the embeddings"
+    shared_class: ClassVar[str] = "clients of a class draw embeddings of their own, and pull its samples apart"
+    wire: ClassVar[Wire] = Wire(own={"embedding": "the random vector that stands for the owner"})
+
+    positive_margin: float = option(0.9, "(-1, 1]")  # the cosine from which a sample counts as close enough, (23)
+
+    def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
+        return {"embedding": normal_rows(stream, world.dim)}
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
+        """The mean over the samples of (23)."""
+        cosine_MB = (unit(emb_MBD) * unit(mine["embedding"])[:, None]).sum(-1)
+        return sample_mean((self.positive_margin - cosine_MB).clamp(min=0).square(), mask_MB)
+
+    def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
+        return own["embedding"]
+
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """As with FedAwS: (23) pulls by twice what the cosine lacks of the margin."""
+        return by_angle(seen, lambda cosine: 2 * (self.positive_margin - cosine).clamp(min=0))
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ class Wire:
 
     The network itself (down) and its update (up) are fields of every federated method; `model_up` says who sees them.
     ``head`` names what travels with the network both ways and is averaged like it; reports do not carry it.
+    ``polled`` leaves the device in polls, as part of a sum over everybody.
     """
 
     own: Mapping[str, str] = field(default_factory=dict)  # name -> what it is
@@ -71,14 +72,21 @@ class Wire:
     down: Mapping[str, Declared] = field(default_factory=dict)
     model_up: Sight | None = Sight.SERVER  # None: the network never leaves (not federated)
     head: Mapping[str, Declared] = field(default_factory=dict)
+    polled: Mapping[str, Declared] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for _, name, declared in self._moved():
             if len(declared) != 3 or not (isinstance(declared[2], Bound) or callable(declared[2])):
                 raise SelfsameError(f"wire: field {name!r} needs (who sees it, what it is, its Bound)")
+        for name, (sight, *_) in self.polled.items():
+            if sight > Sight.SUM:
+                raise SelfsameError(f"wire: field {name!r} of a poll is seen as a sum alone")
+
+    def _ways(self) -> tuple[tuple[str, Mapping[str, Declared]], ...]:
+        return ("up", self.up), ("down", self.down), ("head", self.head), ("polled", self.polled)
 
     def _moved(self) -> Iterator[tuple[str, str, Declared]]:
-        for way, part in (("up", self.up), ("down", self.down), ("head", self.head)):
+        for way, part in self._ways():
             yield from ((way, name, declared) for name, declared in part.items())
 
     def of(self, method: Any) -> Wire:
@@ -90,10 +98,11 @@ class Wire:
                 for name, (sight, what, bound) in part.items()
             }
 
-        return replace(self, up=bounded(self.up), down=bounded(self.down), head=bounded(self.head))
+        parts: dict[str, Any] = {way: bounded(part) for way, part in self._ways()}
+        return replace(self, **parts)
 
     def bounds(self, way: str) -> dict[str, Bound]:
-        """The bounds of the fields that go ``up``, ``down``, or with the network: ``head``."""
+        """The bounds of the fields that go ``up``, ``down``, with the network (``head``), or in polls (``polled``)."""
         found = {name: bound for direction, name, (_, _, bound) in self._moved() if direction == way}
         return {name: bound for name, bound in found.items() if isinstance(bound, Bound)}
 
@@ -101,7 +110,8 @@ class Wire:
         """The bound of a row of the table; empty for what stays and for the network itself."""
         if way == "stays":
             return ""
-        return str(self.bounds(way).get(name, self.bounds("head").get(name, "")))
+        found = self.bounds("polled") | self.bounds("head") | self.bounds(way)
+        return str(found.get(name, ""))
 
     def rows(self, summed: bool = False) -> list[tuple[str, str, Sight, str]]:
         """(field, direction, who sees it, what it is), for the table that `selfsame wire` prints.
@@ -118,7 +128,7 @@ class Wire:
             table.append(("network update", "up", self._averaged(self.model_up, summed), what))
         table += [(name, "down", sight, what) for name, (sight, what, _) in {**self.head, **self.down}.items()]
         table += [(name, "up", self._averaged(sight, summed), what) for name, (sight, what, _) in self.head.items()]
-        table += [(name, "up", sight, what) for name, (sight, what, _) in self.up.items()]
+        table += [(name, "up", sight, what) for name, (sight, what, _) in {**self.up, **self.polled}.items()]
         return table
 
     @staticmethod

@@ -31,6 +31,7 @@ CLASS = {"up": {"class_embedding": SERVER}, "down": {"class_embedding": SERVER}}
 EXPECTED: dict[str, dict] = {
     "positive-only": CLASS,
     "fixed": {"down": {"class_embedding": SERVER}},
+    "fixed-own": {"own": {"embedding"}},
     "softmax": {"head": {"class_matrix": PUBLIC}},
     "deepsvdd": {"own": {"centre", "started"}, "network": None},
     "fedaws": CLASS,
@@ -49,6 +50,11 @@ EXPECTED: dict[str, dict] = {
     "fedhide": PROXY,
     "fedgn": PROXY,
     "fedcs": PROXY,
+    "fedcrowd": {
+        "down": {"crowd_mean": PUBLIC, "crowd_second": PUBLIC, "crowd_count": PUBLIC, "sketch": PUBLIC},
+        "polled": {"moments": Sight.SUM},
+        "own": {"prototype", "polled"},
+    },
     "fdml": {
         "up": {"embedding": ENCLAVE},
         "down": {"derivative": ENCLAVE},
@@ -81,7 +87,7 @@ def test_every_method_is_listed():
 @pytest.mark.parametrize("name", METHODS)
 def test_declared_fields(name):
     wire, wanted = METHODS[name].wire, EXPECTED[name]
-    for direction in ("up", "down", "head"):
+    for direction in ("up", "down", "head", "polled"):
         found = {field: sight for field, (sight, _, _) in getattr(wire, direction).items()}
         assert found == wanted.get(direction, {}), direction
     assert set(wire.own) == wanted.get("own", set())
@@ -100,7 +106,7 @@ def test_the_printed_table(name):
     else:
         expected |= {("network", "down", PUBLIC), ("network update", "up", wanted.get("network", SERVER))}
     for way in ("up", "down"):
-        both = wanted.get(way, {}) | wanted.get("head", {})
+        both = wanted.get(way, {}) | wanted.get("head", {}) | (wanted.get("polled", {}) if way == "up" else {})
         expected |= {(field, way, sight) for field, sight in both.items()}
     assert rows == expected
 
@@ -116,6 +122,9 @@ def test_the_printed_table(name):
         ("fedmetric", "radius"),
         ("fedmetric-pos", "centre"),
         ("deepsvdd", "centre"),
+        ("fedcrowd", "prototype"),
+        ("fedcrowd", "polled"),
+        ("fixed-own", "embedding"),
         ("fdml", "template"),
     ],
 )
@@ -215,7 +224,7 @@ class Spy:
                 spy.checked.append(set(leaves))
                 return super().check_up(leaves, *private)
 
-        Watched.wire = Watching(original.own, original.up, original.down, original.model_up, original.head)
+        Watched.wire = Watching(**vars(original))
         method = Watched(**problem.recipe.method.options)
         problem = replace(problem, method=method, tools=Tools.of(method, False))
         self.state = begin(problem)
@@ -302,6 +311,7 @@ def test_finite_rows():
 LONGEST = {
     "positive-only": ({"class_embedding": 40}, {"class_embedding": 40}),
     "fixed": ({}, {"class_embedding": 40}),
+    "fixed-own": ({}, {}),
     "softmax": ({}, {}),
     "deepsvdd": ({}, {}),
     "fedaws": ({"class_embedding": 40}, {"class_embedding": 40}),
@@ -319,6 +329,7 @@ LONGEST = {
     "fedhide": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
     "fedgn": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
     "fedcs": ({"proxy": 1}, {"proxies": 1, "proxy_classes": 5}),
+    "fedcrowd": ({}, {"crowd_mean": 1, "crowd_second": 1, "crowd_count": 7, "sketch": 1}),
     "fdml": ({"embedding": 40}, {"derivative": 40}),
     "fl-traditional": ({}, {}),
 }
@@ -344,6 +355,8 @@ def test_bounds_follow_from_the_options():
 def test_a_field_without_a_bound_is_no_declaration():
     with pytest.raises(SelfsameError, match=r"wire: field 'x' needs \(who sees it, what it is, its Bound\)"):
         Wire(up={"x": (PUBLIC, "y")})
+    with pytest.raises(SelfsameError, match="field 'x' of a poll is seen as a sum alone"):
+        Wire(polled={"x": (SERVER, "y", UNIT)})
     with pytest.raises(SelfsameError, match="positive factor"):
         Bound(0.0)
     assert [str(Bound(*b)) for b in ((1.0,), (2.5, "sqrt(D)"), (1.0, "classes"))] == ["1", "2.5 sqrt(D)", "classes"]
