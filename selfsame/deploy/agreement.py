@@ -25,6 +25,7 @@ from selfsame.engine.problem import Problem
 from selfsame.errors import SelfsameError
 from selfsame.fields import one_of, read_fields
 from selfsame.methods import LocalLoss, SplitLoss, World
+from selfsame.methods.poll import Poll
 from selfsame.streams import Stream
 
 TRANSPORTS = ("exact", "half")  # how the network travels; everything else travels as it is
@@ -97,11 +98,12 @@ class Agreed:
 class Agreement(Agreed):
     """The terms of a run whose devices train alone and report."""
 
-    FORMAT = "selfsame-agreement-2"
+    FORMAT = "selfsame-agreement-3"
 
     precision: str  # of the arithmetic, and of what travels exactly
     classes: int
     sums: SumTerms
+    polls: tuple[SumTerms, ...]  # of what everybody adds now and then; none, where the method has no polls
     wire: tuple[tuple[str, str, int, str, str], ...]  # the method's table, with the bound of each field
 
     @staticmethod
@@ -117,6 +119,7 @@ class Agreement(Agreed):
             precision=str(problem.model.dtype).removeprefix("torch."),
             classes=problem.federation.classes,
             sums=sums,
+            polls=_polls(problem.method, problem.world.dim, sums),
             wire=_wire(problem.method, sums.summed),
             **sample_terms(problem.federation),
         )
@@ -131,6 +134,8 @@ class Agreement(Agreed):
         if self.precision not in DTYPE or not 0 < self.classes <= _MOST:
             raise SelfsameError("agreement: a value is out of range")
         self.sums.check()
+        if self.polls != _polls(self.method, self.method.width(self.recipe.net.width), self.sums):
+            raise SelfsameError(f"agreement: {self.recipe.method.name} is polled on other terms in this version")
         if self.wire != _wire(self.method, self.sums.summed):
             raise SelfsameError(f"agreement: {self.recipe.method.name} sends other fields in this version")
 
@@ -139,6 +144,11 @@ class Agreement(Agreed):
         method = methods.make(self.recipe.method.name, self.recipe.method.options, loaded=True)
         check_method(method)
         return method
+
+    @property
+    def poll(self) -> Poll | None:
+        """When everybody is polled."""
+        return self.method.poll(self.method.width(self.recipe.net.width))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -164,6 +174,18 @@ def check_method(method: LocalLoss) -> None:
         raise SelfsameError(f"{method.name}: its rounds are split with an enclave; devices run it another way")
     if not method.federated:
         raise SelfsameError(f"{method.name}: every device trains for itself, there is nothing to deploy")
+
+
+def _polls(method: LocalLoss, dim: int, sums: SumTerms) -> tuple[SumTerms, ...]:
+    poll = method.poll(dim)
+    if poll is None:
+        return ()
+    if not sums.summed:
+        raise SelfsameError(
+            f"{method.name}: its polls hold the vectors that stand for owners, and a server may see sums alone; set "
+            "sums.aggregation to masked or enclave"
+        )
+    return (sums.of_polls(poll),)
 
 
 def _wire(method: LocalLoss, summed: bool) -> tuple[tuple[str, str, int, str, str], ...]:

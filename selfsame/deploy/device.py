@@ -94,7 +94,7 @@ class Device(Guest[Agreement]):
         super().__init__(folder, samples, **rest)
         self._owner, self._signer = owner, signer
         self._policy, self._collateral = policy or Policy(), collateral
-        self._steps = {"train": self._train}
+        self._steps = {"poll": self._poll, "train": self._train}
         self._model: tuple[str, Model] | None = None  # by the digest of the terms
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
 
@@ -142,6 +142,29 @@ class Device(Guest[Agreement]):
         return self._model[1]
 
     def _train(self, kept: Memory, agreement: Agreement, payload: bytes, turn: int, claimed: dict[str, Json]) -> bytes:
+        client, label, present = self._assigned(kept, agreement, claimed)
+        message = decode(payload, expected=self._request(agreement, present))
+        notes = {"assigned": [client, label], **self._grouped(kept, agreement, message.meta["group"], "groups")}
+        problem = self._problem(kept, agreement, present, client, label)
+        theta_P = message.fields.pop(NETWORK)
+        hold(self._network(agreement).head_views(theta_P), agreement.longest("head"))
+        try:
+            own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
+            update_P = shortened((trained_P - theta_P)[None], agreement.sums.clip)[0]
+            half = frozenset({NETWORK} if agreement.transport == "half" and not agreement.sums.summed else ())
+            if agreement.sums.summed:
+                sent = self._sent(kept, agreement, update_P, turn, message.meta["group"], theta_P)
+            else:
+                sent = {NETWORK: update_P if half else theta_P + update_P}
+        except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
+            raise Refused("failed") from None
+        meta = {"run": agreement.run, "plan": agreement.digest}
+        reply = encode("trained", turn, meta, {**sent, **leaves}, half)
+        self.keep.write(kept.after(self._turn("train", turn), payload, reply, own, notes))
+        return reply
+
+    def _assigned(self, kept: Memory, agreement: Agreement, claimed: dict[str, Json]) -> tuple[int, int, int]:
+        """(its number, its class, how many there are) as a request says, where all of it can be."""
         client, label, present = (claimed.get(name) for name in ("client", "class", "present"))
         if not all(type(number) is int for number in (client, label, present)):
             raise Refused("meta")
@@ -152,40 +175,58 @@ class Device(Guest[Agreement]):
             raise Refused("plan")
         if not Conditions.now(self._conditions).ready:
             raise Refused("not ready")
-        message = decode(payload, expected=self._request(agreement, present))
-        notes = {"assigned": [client, label], **self._grouped(kept, agreement, message.meta["group"])}
+        return client, label, present
+
+    def _poll(self, kept: Memory, agreement: Agreement, payload: bytes, turn: int, claimed: dict[str, Json]) -> bytes:
+        """What the method adds up over everybody; nothing of it is seen before it is in the sum."""
+        poll = agreement.poll
+        if poll is None or not agreement.polls or not poll.due(turn):
+            raise Refused("kind")
+        client, label, present = self._assigned(kept, agreement, claimed)
+        message = decode(payload, expected=self._to_poll(agreement, present))
+        group = message.meta["group"]
+        notes = {"assigned": [client, label], **self._grouped(kept, agreement, group, "poll groups")}
         problem = self._problem(kept, agreement, present, client, label)
-        theta_P = message.fields.pop(NETWORK)
-        hold(self._network(agreement).head_views(theta_P), agreement.longest("head"))
         try:
-            own, leaves, trained_P = self._update(problem, kept.fields, theta_P, message.fields, client, label, turn)
-            update_P = shortened((trained_P - theta_P)[None], agreement.sums.clip)[0]
-            sent, half = self._sent(kept, agreement, theta_P, update_P, turn, message.meta["group"])
-        except FAILURES:  # whatever goes wrong in the arithmetic, the device says so and keeps its state
+            own = self._own(problem, kept.fields, torch.tensor([client]))
+            own = cast(problem.method.answer_poll(own, message.fields), problem.model.dtype, problem.model.device)
+            sent_V = problem.method.contribution(own)[0]
+            if not bool(torch.isfinite(sent_V).all()):
+                raise Refused("finite")
+            sent = self._sent(kept, agreement, sent_V, turn, group)
+        except FAILURES:
             raise Refused("failed") from None
-        meta = {"run": agreement.run, "plan": agreement.digest}
-        reply = encode("trained", turn, meta, {**sent, **leaves}, half)
-        self.keep.write(kept.after(turn, payload, reply, own, notes))
+        reply = encode("polled", turn, {"run": agreement.run, "plan": agreement.digest}, sent)
+        self.keep.write(kept.after(self._turn("poll", turn), payload, reply, own, notes))
         return reply
 
-    def _grouped(self, kept: Memory, agreement: Agreement, group: str) -> dict[str, Json]:
+    def _to_poll(self, agreement: Agreement, present: int) -> Spec:
+        """What a poll must be: the tables that the method reads then, as they are sent for training."""
+        down = self._request(agreement, present).fields
+        fields = {name: down[name] for name in agreement.method.poll_reads}
+        return Spec("poll", agreement.run, None, ASSIGNED, fields)
+
+    def _grouped(self, kept: Memory, agreement: Agreement, group: str, where: str) -> dict[str, Json]:
         """What to note of the group: a server that formed others all the time would learn from how sums differ."""
-        known = kept.notes.get("groups", [])
+        known = kept.notes.get(where, [])
         if not agreement.sums.summed or group in known:
             return {}
         if len(known) >= _MOST_GROUPS:
             raise Refused("group")
-        return {"groups": [*known, group]}
+        return {where: [*known, group]}
 
     def _sent(
-        self, kept: Memory, agreement: Agreement, theta_P: Tensor, update_P: Tensor, turn: int, group: str
-    ) -> tuple[Fields, frozenset[str]]:
-        """(what leaves for the sum, which of it travels in half precision)"""
-        if not agreement.sums.summed:
-            half = agreement.transport == "half"
-            return {NETWORK: update_P if half else theta_P + update_P}, frozenset({NETWORK} if half else ())
+        self,
+        kept: Memory,
+        agreement: Agreement,
+        update_P: Tensor,
+        turn: int,
+        group: str,
+        theta_P: Tensor | None = None,
+    ) -> Fields:
+        """What leaves for a sum, masked or sealed: an update of this network, or without one what a poll asks for."""
         from selfsame.deploy.aggregation.contribution import contribution, masked, network_digest
-        from selfsame.enclave.records import HASH, Context
+        from selfsame.enclave.records import HASH, POLL, Context
 
         try:
             members, plan = bytes.fromhex(group), bytes.fromhex(agreement.digest)
@@ -193,7 +234,8 @@ class Device(Guest[Agreement]):
             raise Refused("group") from None
         if len(members) != HASH:
             raise Refused("group")
-        context = Context(agreement.run, plan, turn, members, network_digest(theta_P))
+        context = Context(agreement.run, plan, turn, members, POLL if theta_P is None else network_digest(theta_P))
+        terms = agreement.polls[0] if theta_P is None else agreement.sums
         samples = self._open(agreement)[1]
         key = b""
         if agreement.sums.attested:
@@ -201,9 +243,8 @@ class Device(Guest[Agreement]):
 
             key = trusted_key(kept.notes.get("enclave", {}), self._policy)
         if agreement.sums.aggregation == "enclave":
-            return sealed(agreement.sums, update_P, samples, context, self._sign(), key), frozenset()
-        whole_P = contribution(agreement.sums, update_P, samples)
-        return masked(agreement.sums, whole_P, context, self._sign(), key), frozenset()
+            return sealed(terms, update_P, samples, context, self._sign(), key)
+        return masked(terms, contribution(terms, update_P, samples), context, self._sign(), key)
 
     def _problem(self, kept: Memory, agreement: Agreement, present: int, client: int, label: int) -> Problem:
         """A federation in which this device is the one client that has samples."""
@@ -227,14 +268,19 @@ class Device(Guest[Agreement]):
         """(what stays, what leaves, the trained network)"""
         client_M = torch.tensor([client])
         who = Cohort(client_M, torch.tensor([label]), torch.ones(1, dtype=torch.bool))
-        if problem.method.wire.own and not own:
-            drawn = problem.method.begin_own(problem.world, client_M, problem.stream("own", client_M))
-            own = cast(drawn, problem.model.dtype, problem.model.device)
+        own = self._own(problem, own, client_M)
         lr = torch.tensor(rate(problem.recipe.local, turn, problem.recipe.run.rounds), dtype=torch.float64)
         trained_P, stays, leaves, loss = client_update(problem, theta_P, Start(who, own, sent, lr, turn))
         if not bool(finite_rows(trained_P[None], torch.tensor([loss]), *stays.values(), *leaves.values())):
             raise Refused("finite")
         return {**own, **cast(stays, problem.model.dtype, problem.model.device)}, leaves, trained_P
+
+    def _own(self, problem: Problem, own: Fields, client_M: Tensor) -> Fields:
+        """Its private fields, drawn where it has none yet."""
+        if own or not problem.method.wire.own:
+            return own
+        drawn = problem.method.begin_own(problem.world, client_M, problem.stream("own", client_M))
+        return cast(drawn, problem.model.dtype, problem.model.device)
 
 
 def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:

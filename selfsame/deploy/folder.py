@@ -42,6 +42,8 @@ class Saved:
     nodes: dict[str, Seat]
     taken: tuple[int, ...] = ()  # of split rounds: how often each client's embeddings were used
     groups: tuple[tuple[str, ...], ...] = ()  # who is always added up with whom
+    poll_groups: tuple[tuple[str, ...], ...] = ()  # and in polls
+    polled: int = -1  # the last round that a poll came before
 
 
 class RunFolder:

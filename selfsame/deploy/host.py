@@ -96,7 +96,7 @@ class Host(ABC, Generic[A]):
         seeded: bool = False,
     ) -> None:
         self.folder, self.terms = folder, terms
-        self.problem: Problem = prepare(recipe, federation)
+        self.problem: Problem = prepare(recipe, federation, expected=terms.required)
         self._files = RunFolder(folder)
         self._saved = self._files.saved()
         self.run: str = self._saved.run if self._saved else secrets.token_hex(16)
@@ -106,6 +106,8 @@ class Host(ABC, Generic[A]):
         self.seats: dict[str, Seat] = self._saved.nodes if self._saved else {}
         self.counts: Counter[str] = Counter(self._saved.counts if self._saved else {})
         self.groups: list[tuple[str, ...]] = list(self._saved.groups) if self._saved else []
+        self.poll_groups: list[tuple[str, ...]] = list(self._saved.poll_groups) if self._saved else []
+        self._polled: int = self._saved.polled if self._saved else -1  # the last round that a poll came before
         self.records: list[Record] = []  # one a complete round
         self.registry = Registry(terms.registration)
         self._opened: int = self._saved.opened if self._saved else -1  # the last round of which requests were sent
@@ -231,13 +233,17 @@ class Host(ABC, Generic[A]):
             raise Refused("kind")
         if number != self.round:
             raise Refused("round")
-        phase = None if self._round is None else self._round.phase_of(first=kind != self.KINDS[-1])
+        phase = self._phase_of(kind)
         if phase is None:
             raise Refused("not asked")
         if why := phase.refusal(node, now):
             raise Refused(why)
         form = replace(self._forms[kind], run=self.run, round=number)
         return self._taken(node, decode(payload, expected=form), phase, now)
+
+    def _phase_of(self, kind: str) -> Phase | None:
+        """The wait for answers of this kind."""
+        return None if self._round is None else self._round.phase_of(first=kind != self.KINDS[-1])
 
     @abstractmethod
     def _taken(self, node: str, message: Message, phase: Phase, now: float) -> str:
@@ -364,7 +370,9 @@ class Host(ABC, Generic[A]):
         used_N = None if self.state is None else self.problem.method.rounds_used(self.state.server)
         taken = () if used_N is None else tuple(used_N.tolist())  # privacy that is spent must not wait for a checkpoint
         plan, counts = self.agreement.digest, dict(self.counts)
-        self._files.save(Saved(FORMAT, self.run, plan, self._opened, counts, self.seats, taken, tuple(self.groups)))
+        groups, polls = tuple(self.groups), tuple(self.poll_groups)
+        saved = Saved(FORMAT, self.run, plan, self._opened, counts, self.seats, taken, groups, polls, self._polled)
+        self._files.save(saved)
 
     def _finish(self) -> None:
         assert self.state is not None

@@ -1,5 +1,7 @@
 """The server of a run whose devices train alone: one phase a round, and tables that grow with the devices.
 
+Where the method has polls, one comes before the rounds in which it is due: a phase of its own, with sums of its own.
+
 After a crash the requests of the round that was open are written again, byte for byte, and devices that have answered
 them answer the same.
 """
@@ -7,6 +9,7 @@ them answer the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +21,7 @@ from selfsame.deploy.aggregation.base import NETWORK, Clear, Outcome, Totals
 from selfsame.deploy.aggregation.groups import Group, divided, joined, whose_turn
 from selfsame.deploy.aggregation.sum_terms import HelperTerms, SumTerms
 from selfsame.deploy.agreement import Agreement
-from selfsame.deploy.codec import Field, Message, Refused, Spec, encode, hold
+from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, encode, hold
 from selfsame.deploy.device import ANSWERED, REGISTERED
 from selfsame.deploy.folder import Seat
 from selfsame.deploy.host import Ask, Call, Host, rates
@@ -35,13 +38,23 @@ if TYPE_CHECKING:
 _GONE = 10  # rounds of its group in a row that a device has missed before it no longer counts as a member
 
 
+@dataclass
+class Tally:
+    """One kind of sum: its terms, how it is added up, and who of a group has missed how many in a row."""
+
+    terms: SumTerms
+    totals: Totals
+    polled: bool = False
+    missed: dict[str, int] = field(default_factory=dict)
+
+
 class Server(Host[Agreement]):
     """As `Host`; the tables and the network are made when the first devices are there.
 
     `helpers` take the masks off, where the recipe has updates masked. `enclave` keeps the one that adds up.
     """
 
-    KINDS = ("trained",)
+    KINDS = ("polled", "trained")
 
     def __init__(
         self,
@@ -54,7 +67,8 @@ class Server(Host[Agreement]):
         **rest: Any,
     ) -> None:
         self._helpers = tuple(helpers)
-        self._totals: Totals | None = None  # made with the first round, when the tables are there
+        self._tallies: list[Tally] = []  # of updates and of polls; made with the first round, when the tables are there
+        self._tally: Tally | None = None  # of the phase that is open, or was last
         super().__init__(folder, recipe, terms, **rest)
         self._keeper: Keeper | None = None
         if self.agreement.sums.attested:
@@ -66,29 +80,36 @@ class Server(Host[Agreement]):
         self._group: Group = ()  # whose round it is, where sums are over groups
         self._closed: tuple[int, int] | None = None  # asked and silent of a round whose sum is not yet known
         self._there: list[str] = []  # helpers that can be reached
-        self._missed: dict[str, int] = {}
+        self._to_poll: list[Group] = []  # groups that the poll has yet to ask
+        self._sum_V: Tensor | None = None  # of those that it has asked
+        self._counted_in = 0
         self._enter()
 
     def _agree(self, transport: str, seeded: bool) -> Agreement:
         sums = SumTerms.of(self.problem, self.terms.required, self._helpers)
         return Agreement.of(self.problem, self.run, transport, seeded, sums)
 
-    def _totals_of(self) -> Totals:
-        """How this run's updates are added up."""
-        sums, half = self.agreement.sums, self.agreement.transport == "half"
-        model = self.problem.model
+    def _tally_of(self, polled: bool) -> Tally:
+        """How this run's updates, or its polls, are added up."""
+        agreement, half = self.agreement, self.agreement.transport == "half"
+        sums, model = agreement.polls[0] if polled else agreement.sums, self.problem.model
+        folder = self.folder / ("polls" if polled else "contributions")
         if sums.aggregation == "clear":
-            return Clear(model.parameters, model.dtype, sums.clip, half)
+            return Tally(sums, Clear(model.parameters, model.dtype, sums.clip, half))
         if self._keeper is not None and sums.aggregation == "enclave":
-            return self._keeper.totals(self.agreement, self.folder / "contributions")
+            return Tally(sums, self._keeper.totals(agreement, folder, polled), polled)
         from selfsame.deploy.aggregation.contribution import masked_fields
         from selfsame.deploy.aggregation.masked import Masked
         from selfsame.deploy.aggregation.store import Store
 
-        kept = masked_fields(sums) | self._report_fields()
-        store = Store(self.folder / "contributions", self.run, kept)
-        terms, plan, wait = self.agreement.to_json(), self.agreement.digest, self.terms.answer_wait
-        return Masked(sums, terms, plan, store, wait, half, self._keeper)
+        store = Store(folder, self.run, masked_fields(sums) | ({} if polled else self._report_fields()))
+        terms, wait = agreement.to_json(), self.terms.answer_wait
+        return Tally(sums, Masked(sums, terms, agreement.digest, store, wait, half, self._keeper, polled), polled)
+
+    @property
+    def _totals(self) -> Totals | None:
+        """The sums of the phase that is open, or was last."""
+        return None if self._tally is None else self._tally.totals
 
     # The enclave, where one adds up
 
@@ -160,7 +181,8 @@ class Server(Host[Agreement]):
             asks += self._open(now)
         if self._totals is not None:
             errands = self._totals.errands(now, self._there)
-            asks += [self._ask(one.node, "unmask", one.payload, self.round) for one in errands]
+            what = "unmask poll" if self._polling else "unmask"
+            asks += [self._ask(one.node, what, one.payload, self.round) for one in errands]
         return asks
 
     # Registration
@@ -218,42 +240,136 @@ class Server(Host[Agreement]):
         if self._new and self._may_grow:
             self._grow(now)
         assert self.state is not None
-        if self._totals is None:
-            self._totals = self._totals_of()
-            left = self._totals.left(self.round)
-            if left is not None:  # a sum was asked for when the server stopped: the round goes on there
-                self._begin_round(now)
-                self._round = None
-                self._reports = {node: self._report(node, fields) for node, fields in left.items()}
-                self._closed = len(left), 0
+        if not self._tallies:
+            self._tallies = [self._tally_of(polled) for polled in (False, True)[: 1 + len(self.agreement.polls)]]
+            if self._left(now):
                 return []
+        if self._poll_due() and (self._to_poll or self._begin_poll(now)):
+            return self._open_poll(now)
+        self._tally = self._tallies[0]
         nodes = None
-        if self._totals.grouped:
-            nodes = self._grouped(now)
+        if self._tally.totals.grouped:
+            if not self._helped():
+                return []
+            self.groups = self._divided(self.groups, self._tally, now)
+            self._group = (
+                whose_turn(self.groups, self.registry.eligible(now), self._tally.terms.least, self.round) or ()
+            )
+            nodes = self._there_of(self._group, now)
             if not nodes:
                 return []
+        asked = self._ask_all(now, nodes, "trained", self._report_fields())
+        return [self._ask(node, "train", self._request(self.seats[node]), self.round) for node in asked]
+
+    def _left(self, now: float) -> bool:
+        """Go on with a sum that was asked for when the server stopped, if there is one."""
+        for tally in self._tallies:
+            left = tally.totals.left(self.round + (tally.polled and self._polled >= self.round))
+            if left is not None:
+                self._begin_round(now)
+                self._tally, self._round = tally, None
+                self._reports = {node: self._report(node, fields) for node, fields in left.items()}
+                self._closed = len(left), 0
+                return True
+        return False
+
+    def _ask_all(self, now: float, nodes: list[str] | None, kind: str, fields: dict[str, Field]) -> list[str]:
+        """Begin a phase with these nodes, or those whom the schedule selects; whom to ask."""
+        assert self.state is not None and self._tally is not None
         round = self._begin_round(now)
         self._reports = {}
-        self._said = self._totals.open(self.round, self.state, self._group)
-        self._forms = {"trained": self._form()}
-        asked = round.open_answers(now, nodes, whole=nodes is not None)
-        return [self._ask(node, "train", self._request(self.seats[node]), round.number) for node in asked]
+        self._said = self._tally.totals.open(self.round, self.state, self._group)
+        self._forms = {kind: Spec(kind, meta=ANSWERED, fields=self._tally.totals.fields() | fields)}
+        return round.open_answers(now, nodes, whole=nodes is not None)
 
-    def _grouped(self, now: float) -> list[str]:
-        """The members of the round's group who can be asked; those who are not there are stood in for."""
-        assert self._totals is not None
-        sums, ready = self.agreement.sums, self.registry.eligible(now)
-        if not set(self._totals.helpers) <= set(self._there):
-            return []  # nobody could take the masks off
-        placed = {node for group in self.groups for node in group}
-        gone = {node for node, missed in self._missed.items() if missed >= (sums.stand_ins or _GONE)}
-        groups = self.groups + divided([node for node in ready if node not in placed], sums.group)
-        groups = joined(groups, gone, sums.group, sums.most) if self._may_grow else groups
-        if groups != self.groups:
-            self.groups = groups
+    def _phase_of(self, kind: str) -> Phase | None:
+        return None if self._round is None or kind not in self._forms else self._round.answers
+
+    # Groups
+
+    def _helped(self) -> bool:
+        """Whether all are there who take masks off."""
+        assert self._tally is not None
+        return set(self._tally.totals.helpers) <= set(self._there)
+
+    def _divided(self, groups: list[Group], tally: Tally, now: float) -> list[Group]:
+        """The groups with those who are new, each that too few are left of merged; on the disk where they changed."""
+        sums, ready = tally.terms, self.registry.eligible(now)
+        placed = {node for group in groups for node in group}
+        gone = {node for node, missed in tally.missed.items() if missed >= (sums.stand_ins or _GONE)}
+        found = groups + divided([node for node in ready if node not in placed], sums.group)
+        found = joined(found, gone, sums.group, sums.most) if self._may_grow else found
+        if found != groups:
+            if tally.polled:
+                self.poll_groups = found
+            else:
+                self.groups = found
             self._save()
-        self._group = whose_turn(self.groups, ready, sums.least, self.round) or ()
-        return [node for node in self._group if node in ready]
+        return found
+
+    def _there_of(self, group: Group, now: float) -> list[str]:
+        """The members who can be asked; the others are stood in for."""
+        ready = self.registry.eligible(now)
+        return [node for node in group if node in ready]
+
+    # Polls
+
+    @property
+    def _polling(self) -> bool:
+        return self._tally is not None and self._tally.polled
+
+    def _poll_due(self) -> bool:
+        poll = self.problem.poll
+        return poll is not None and poll.due(self.round) and self._polled < self.round
+
+    def _begin_poll(self, now: float) -> bool:
+        """Whether there is somebody to poll: every group of which enough are there. Without, the round does."""
+        self._tally = self._tallies[1]
+        if not self._helped():
+            return False
+        self.poll_groups = self._divided(self.poll_groups, self._tally, now)
+        able = [group for group in self.poll_groups if len(self._there_of(group, now)) >= self._tally.terms.least]
+        self._to_poll, self._sum_V, self._counted_in = able, None, 0
+        if not able:
+            self._end_poll()
+        return bool(able)
+
+    def _open_poll(self, now: float) -> list[Ask]:
+        """The requests to the next group of the poll."""
+        assert self.state is not None
+        self._tally, self._group = self._tallies[1], self._to_poll[0]
+        asked = self._ask_all(now, self._there_of(self._group, now), "polled", {})
+        fields = {name: self.state.server[name] for name in self.problem.method.poll_reads}
+        asks = []
+        for node in asked:
+            seat = self.seats[node]
+            payload = encode("poll", self.round, self._assigned(seat), fields)
+            asks.append(self._ask(node, "poll", payload, self.round))
+        return asks
+
+    def _take_poll(self, outcome: Outcome) -> None:
+        """The sum of one group is known, or will not be."""
+        assert self._tally is not None
+        if outcome.update_P is not None:
+            sum_V = outcome.update_P.double() * outcome.weight
+            self._sum_V = sum_V if self._sum_V is None else self._sum_V + sum_V
+            self._counted_in += outcome.weight
+        self.counts["polled" if outcome.taken else "poll failed"] += 1
+        self._to_poll = self._to_poll[1:]
+        if not self._to_poll:
+            self._end_poll()
+        (self._tally.totals.done if outcome.taken else self._tally.totals.give_up)()
+
+    def _end_poll(self) -> None:
+        """What all groups came to is in the tables, and on the disk, before the round begins."""
+        assert self.state is not None
+        if self._sum_V is not None and self._counted_in:
+            self.problem.method.take_poll(
+                self.state.server, self._sum_V.to(self.state.theta_P.device), self._counted_in
+            )
+            checkpoint.save_state(self.state, self._files.checkpoint)
+        self._polled = self.round
+        self._save()
 
     def _request(self, seat: Seat) -> bytes:
         """A function of the checkpoint and the client alone, so that it can be written again after a crash."""
@@ -261,7 +377,13 @@ class Server(Host[Agreement]):
         method, half = self.problem.method, self.agreement.transport == "half"
         sent = method.send(self.state.server, self._cohort([seat.client], [seat.label]))
         method.wire.check_down(sent)
-        meta = {
+        fields = {NETWORK: self.state.theta_P, **method.packed(sent)}
+        return encode("train", self.round, self._assigned(seat), fields, frozenset({NETWORK} if half else ()))
+
+    def _assigned(self, seat: Seat) -> dict[str, Json]:
+        """What a request says beside the tensors."""
+        assert self.state is not None
+        return {
             "run": self.run,
             "plan": self.agreement.digest,
             "client": seat.client,
@@ -269,18 +391,11 @@ class Server(Host[Agreement]):
             "present": self.state.present,
             **self._said,
         }
-        fields = {NETWORK: self.state.theta_P, **method.packed(sent)}
-        return encode("train", self.round, meta, fields, frozenset({NETWORK} if half else ()))
 
     def _cohort(self, clients: list[int], labels: list[int]) -> Cohort:
         device = self.problem.model.device
         alive_M = torch.ones(len(clients), dtype=torch.bool, device=device)
         return Cohort(torch.tensor(clients, device=device), torch.tensor(labels, device=device), alive_M)
-
-    def _form(self) -> Spec:
-        """What an answer of this round must be."""
-        assert self._totals is not None
-        return Spec("trained", meta=ANSWERED, fields=self._totals.fields() | self._report_fields())
 
     def _report_fields(self) -> dict[str, Field]:
         longest = self.agreement.longest("up")
@@ -327,10 +442,10 @@ class Server(Host[Agreement]):
 
     def _settle(self, now: float) -> None:
         """Close the round if no more answers are to come."""
-        assert self._round is not None and self._round.answers is not None and self._totals is not None
-        phase = self._round.answers
-        if self._totals.grouped:
-            enough = len(phase.answered) >= self.agreement.sums.least
+        assert self._round is not None and self._round.answers is not None and self._tally is not None
+        phase, totals = self._round.answers, self._tally.totals
+        if totals.grouped:
+            enough = len(phase.answered) >= self._tally.terms.least
             decision = Decision.WAIT if not phase.over(now) else Decision.GO_ON if enough else Decision.GIVE_UP
         else:
             decision = self._round.answers_decision(now)
@@ -345,7 +460,7 @@ class Server(Host[Agreement]):
         self._round = None
         self._closed = len(phase.asked), len(silent)
         if decision is Decision.GO_ON and self._reports:
-            self._totals.close(sorted(self._reports, key=lambda node: self.seats[node].client))
+            totals.close(sorted(self._reports, key=lambda node: self.seats[node].client))
         else:
             self._end(now, Outcome(()))
 
@@ -357,18 +472,22 @@ class Server(Host[Agreement]):
             self._end(now, outcome)
 
     def _end(self, now: float, outcome: Outcome) -> None:
-        assert self.state is not None and self._totals is not None and self._closed is not None
-        reports = [self._reports[node] for node in outcome.taken]
-        if reports:
-            self._absorb(sorted(reports, key=lambda report: report.client), outcome.update_P)
+        assert self.state is not None and self._tally is not None and self._closed is not None
         for node in self._group:
-            self._missed[node] = 0 if node in outcome.taken else self._missed.get(node, 0) + 1
+            self._tally.missed[node] = 0 if node in outcome.taken else self._tally.missed.get(node, 0) + 1
+        reports = [self._reports[node] for node in outcome.taken]
         answered, (asked, _) = len(self._reports), self._closed
         self._reports, self._closed = {}, None
+        if self._tally.polled:
+            self._take_poll(outcome)
+            return
+        if reports:
+            self._absorb(sorted(reports, key=lambda report: report.client), outcome.update_P)
+        totals = self._tally.totals
         more = {"answered": answered} if answered != len(reports) else {}
-        more |= {"stood_in": outcome.stood_in} if self._totals.grouped else {}
+        more |= {"stood_in": outcome.stood_in} if totals.grouped else {}
         self._end_round(now, asked, len(reports), **more)
-        (self._totals.done if reports else self._totals.give_up)()
+        (totals.done if reports else totals.give_up)()
 
     def _absorb(self, reports: Sequence[Reported], update_P: Tensor | None) -> None:
         """The server's half of a round; where all kept silent the network has not moved."""

@@ -28,6 +28,7 @@ from selfsame.enclave.records import (
     HASH,
     NODE,
     OVERHEAD,
+    POLL,
     SEED,
     Context,
     Record,
@@ -78,6 +79,7 @@ def record_size(parameters: int) -> int:
 class Sum:
     """A group's updates of one round, as far as they are in."""
 
+    plan: SumPlan  # the run's, or that of its polls
     context: Context
     members: tuple[str, ...]
     sum_P: NDArray[np.float64]
@@ -92,7 +94,7 @@ class Adder(Door):
     def __init__(self, plan: SumPlan, draw: Draw = os.urandom, attest: Attest = quote.take) -> None:
         super().__init__(plan.digest(), attest)
         self._plan, self._draw = plan, draw
-        self._ledger = Ledger(Rules(plan.group, plan.least, plan.stand_ins, plan.rounds))
+        self._ledgers: dict[bool, Ledger] = {}  # of updates, and of polls
         self._register: dict[str, bytes] = {}
         self._open: Sum | None = None
         self._answers |= {
@@ -104,7 +106,8 @@ class Adder(Door):
         }
 
     def largest_frame(self) -> int:
-        return 256 + max(record_size(self._plan.parameters), _MOST)
+        polled = self._plan.polls.get("parameters", 0)
+        return 256 + max(record_size(max(self._plan.parameters, polled)), _MOST)
 
     def _registered(self, payload: bytes) -> bytes:
         """The register that the plan names, and no other."""
@@ -125,10 +128,23 @@ class Adder(Door):
             raise Denied("group")
         if not set(members) <= self._register.keys():
             raise Denied("device")
-        plan = self._plan
+        plan = self._plan_of(network)
         context = Context(plan.run, bytes.fromhex(plan.terms), round, group_digest(members), network)
-        self._open = Sum(context, members, np.zeros(plan.parameters))
+        self._open = Sum(plan, context, members, np.zeros(plan.parameters))
         return b""
+
+    def _plan_of(self, network: bytes) -> SumPlan:
+        """The plan of what goes by this network, or of polls."""
+        if network != POLL:
+            return self._plan
+        if not self._plan.polls:
+            raise Denied("network")
+        return self._plan.of_polls
+
+    def _ledger(self, network: bytes) -> Ledger:
+        plan = self._plan_of(network)
+        rules = Rules(plan.group, plan.least, plan.stand_ins, plan.rounds)
+        return self._ledgers.setdefault(network == POLL, Ledger(rules))
 
     def _add(self, payload: bytes) -> bytes:
         """A device's update. One of an earlier round stands in, if it is the last of it that was released."""
@@ -149,11 +165,12 @@ class Adder(Door):
             check_signature(record, self._key, context, self._register[name])
         else:
             context, into = record.context(self._plan.run, bytes.fromhex(self._plan.terms)), current.old
-            known, most = self._ledger.devices.get(name), self._plan.stand_ins
+            ledger = self._ledger(current.context.network)
+            known, most = ledger.devices.get(name), self._plan.stand_ins
             if known is None or known.latest != record.digest() or (most and known.exceptions >= most):
                 raise Denied("stand-in")  # what is in the sum cannot be taken out again
-        update_1P, weight = self._opened(open_record(record, self._private, context))
-        factor = weight * within(update_1P, self._plan.clip)[0]
+        update_1P, weight = self._opened(open_record(record, self._private, context), current.plan)
+        factor = weight * within(update_1P, current.plan.clip)[0]
         for start in range(0, len(current.sum_P), _PIECE):
             current.sum_P[start : start + _PIECE] += factor * update_1P[0, start : start + _PIECE]
         current.weight += weight
@@ -161,12 +178,12 @@ class Adder(Door):
         self.accepted["stand-in" if into is current.old else "update"] += 1
         return b""
 
-    def _opened(self, text: bytes) -> tuple[NDArray[np.float32], int]:
+    def _opened(self, text: bytes, plan: SumPlan) -> tuple[NDArray[np.float32], int]:
         """(update, weight) of what a device has sealed."""
         if len(text) < _WEIGHT.size:
             raise Denied("size")
         (weight,) = _WEIGHT.unpack_from(text)
-        return unpack(text[_WEIGHT.size :], 1, self._plan.parameters), min(weight, self._plan.cap)
+        return unpack(text[_WEIGHT.size :], 1, plan.parameters), min(weight, plan.cap)
 
     def _release(self, payload: bytes) -> bytes:
         """The weighted sum and its weight, once: what the ledger refuses stays open, for what is missing to come."""
@@ -175,11 +192,12 @@ class Adder(Door):
             raise Denied("size")
         if current is None or _NUMBER.unpack(payload)[0] != current.context.round:
             raise Denied("round")
-        if not self._ledger.release(current.context.round, current.members, current.fresh, current.old):
+        ledger = self._ledger(current.context.network)
+        if not ledger.release(current.context.round, current.members, current.fresh, current.old):
             raise Denied("twice")  # the same sum under other noise
         self._open = None
-        if self._plan.noise:
-            add_gaussian(current.sum_P, self._plan.noise * self._plan.clip, self._draw)
+        if current.plan.noise:
+            add_gaussian(current.sum_P, current.plan.noise * current.plan.clip, self._draw)
         self.accepted["release"] += 1
         return _NUMBER.pack(current.weight) + current.sum_P.astype("<f8").tobytes()
 
@@ -196,9 +214,9 @@ class Adder(Door):
         records = tuple(Record.unpack(rest[at : at + SEALED_SEED]) for at in range(0, len(rest), SEALED_SEED))
         terms = bytes.fromhex(self._plan.terms)
         asked = Asked(self._plan.run, terms, round, members, network, records)
-        keys = mask_keys(asked, self._register, self._private, self._ledger)
+        keys = mask_keys(asked, self._register, self._private, self._ledger(network))
         self.accepted["unmask"] += 1
-        return masks_of(keys, self._plan.parameters + 1, bits).tobytes()
+        return masks_of(keys, self._plan_of(network).parameters + 1, bits).tobytes()
 
     def _now(self) -> dict[str, Any]:
         current = self._open

@@ -6,11 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Self
 
 _TAG = b"selfsame plan 1\n"
 LONGEST = 1 << 16  # bytes of JSON
+POLLED = ("parameters", "clip", "noise", "group", "least")
 _LEAST = {"participants": 2, "gradients": 2, "most": 0, "group": 2, "least": 2, "stand_ins": 0}
 
 
@@ -31,7 +33,7 @@ class WrittenPlan:
 
     @classmethod
     def names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
+        return [part.name for part in fields(cls)]
 
     @classmethod
     def read(cls, data: bytes) -> Self:
@@ -105,6 +107,7 @@ class SumPlan(WrittenPlan):
     least: int  # of whom so many must have answered
     stand_ins: int  # the most rounds in which an old update stands in for a device; 0: any
     rounds: int
+    polls: Mapping[str, Any] = field(default_factory=dict)  # the same of polls, as far as it differs; empty: none
 
     def __post_init__(self) -> None:
         self._check_whole("parameters", "cap", "group", "least", "stand_ins", "rounds")
@@ -113,6 +116,10 @@ class SumPlan(WrittenPlan):
             raise ValueError("plan: noise is a number with a decimal point, 0 or above")
         if self.least > self.group:
             raise ValueError("plan: least is at most group")
+        if not isinstance(self.polls, Mapping) or (self.polls and sorted(self.polls) != sorted(POLLED)):
+            raise ValueError(f"plan: polls is empty, or a table of {', '.join(POLLED)}")
+        if self.polls:
+            _ = self.of_polls
         if self.noise and self.cap > 1:
             raise ValueError("plan: noise hides no weights; cap is 1 with it")
         if not isinstance(self.run, str) or not self.run:
@@ -121,6 +128,16 @@ class SumPlan(WrittenPlan):
             value = getattr(self, name)
             if type(value) is not str or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
                 raise ValueError(f"plan: {name} is a SHA-256 in hexadecimal digits")
+
+    def _tables(self) -> dict[str, Any]:
+        return asdict(self) | {"polls": dict(self.polls)}
+
+    @cached_property
+    def of_polls(self) -> SumPlan:
+        """What holds for polls."""
+        if not self.polls:
+            raise ValueError("plan: has no polls")
+        return replace(self, **self.polls, cap=1, polls={})
 
 
 def read_plan(data: bytes) -> Mandate | SumPlan:

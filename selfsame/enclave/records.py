@@ -1,8 +1,8 @@
 """What a device hands to whoever takes masks off or adds up: a sealed secret, and whose it is, signed.
 
 A record says which round of which run it belongs to, which group of devices it is to be added up with and which network
-was trained from. All of that is hashed into a context. The seal opens under this context alone and the signature covers
-it, so that nobody can use a record for anything else.
+was trained from, or that it answers a poll. All of that is hashed into a context. The seal opens under this context
+alone and the signature covers it, so that nobody can use a record for anything else.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _HEAD = struct.Struct("<16sQ32s32s")  # node, round, group, network
 OVERHEAD = _HEAD.size + SIGNATURE + SEAL
 _CONTEXT, _GROUP, _SIGNED = b"selfsame context 1\n", b"selfsame group 1\n", b"selfsame record 1\n"
 _ROUND = struct.Struct("<Q")
+POLL = hashlib.sha256(b"selfsame poll 1\n").digest()  # in place of a network, in records of polls
 
 
 @dataclass(frozen=True)

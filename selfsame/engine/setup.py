@@ -58,8 +58,13 @@ def _said(recipe: Recipe, method: LocalLoss) -> dict[str, Any]:
     return {**recipe.method.options, **{name: x for name, x in found.items() if x != getattr(given, name)}}
 
 
-def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE) -> Problem:
-    """Load the data, build the network and the method, check that they fit together."""
+def prepare(
+    recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE, expected: int | None = None
+) -> Problem:
+    """Load the data, build the network and the method, check that they fit together.
+
+    `expected`: how many of the federation's clients are sure to be there, for what a method fits to their number.
+    """
     recipe = resolve(recipe)
     method = methods.make(recipe.method.name, recipe.method.options)
     check_shards(method, recipe.run.shard_tables)
@@ -72,8 +77,8 @@ def prepare(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     recipe = _with_features(recipe, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
-    first = replace(world, clients=initially_present(recipe, federation.clients))
-    method = method.fitted(first, min(cohort_size(recipe, federation.clients), first.clients), recipe.run.rounds)
+    first = replace(world, clients=min(expected or world.clients, initially_present(recipe, world.clients)))
+    method = method.fitted(first, min(cohort_size(recipe, world.clients), first.clients), recipe.run.rounds)
     method.check(world)
     check_polls(recipe, method, world)
     recipe = replace(recipe, method=replace(recipe.method, options=_said(recipe, method)))

@@ -143,6 +143,7 @@ class LocalLoss(Comparison, ABC):
     federated: ClassVar[bool] = True
     contrasts: ClassVar[bool] = False  # whether it needs two classes
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
+    poll_reads: ClassVar[tuple[str, ...]] = ()  # the server's tables that a device reads when it is polled
     # The server's table with one row per class of which a client needs its own alone, so that it can be cut in blocks.
     table: ClassVar[str | None] = None
 

@@ -57,6 +57,7 @@ class FedCrowd(LocalLoss):
     shared_class: ClassVar[str] = "clients of a class push each other away: nobody can be told apart in a sum"
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
     contrasts: ClassVar[bool] = True
+    poll_reads: ClassVar[tuple[str, ...]] = ("sketch",)
     wire: ClassVar[Wire] = Wire(
         own={
             "prototype": "the vector that stands for the owner, before normalisation",

@@ -31,6 +31,7 @@ class Outcome:
     taken: tuple[str, ...]  # the devices whose answers are in it; none: nothing is released
     update_P: Tensor | None = None  # the weighted mean of the updates; none: they weigh nothing
     stood_in: int = 0
+    weight: int = 0  # of all that is in the sum
 
 
 class Totals(ABC):

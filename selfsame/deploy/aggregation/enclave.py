@@ -26,7 +26,7 @@ from selfsame.enclave.adder import register_bytes, register_digest, unmask_bytes
 from selfsame.enclave.mandate import SumPlan
 from selfsame.enclave.masks import NUMBERS
 from selfsame.enclave.message import Denied, Order
-from selfsame.enclave.records import Record, group_digest, node_name
+from selfsame.enclave.records import POLL, Record, group_digest, node_name
 from selfsame.enclave.release import Asked
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
@@ -60,14 +60,15 @@ class SumController(EnclaveProcess):
     def unmask(self, asked: Asked, bits: int) -> NDArray[Any]:
         """The sum of a group's masks, where the enclave is a helper."""
         answer = self._ask(Order.UNMASK, unmask_bytes(asked, bits))
-        if len(answer) != bits // 8 * (self.plan.parameters + 1):
+        plan = self.plan.of_polls if asked.network == POLL else self.plan
+        if len(answer) != bits // 8 * (plan.parameters + 1):
             raise SelfsameError("enclave: the masks are not of the plan's size")
         return np.frombuffer(answer, NUMBERS[bits])
 
-    def release(self, round: int) -> tuple[NDArray[np.float64], int]:
-        """(the weighted sum of the group's updates, its weight)"""
+    def release(self, round: int, numbers: int = 0) -> tuple[NDArray[np.float64], int]:
+        """(the weighted sum of the group's updates, or of so many numbers, its weight)"""
         answer = self._ask(Order.RELEASE, _NUMBER.pack(round))
-        if len(answer) != _NUMBER.size + 8 * self.plan.parameters:
+        if len(answer) != _NUMBER.size + 8 * (numbers or self.plan.parameters):
             raise SelfsameError("enclave: the sum is not of the plan's size")
         return np.frombuffer(answer, "<f8", offset=_NUMBER.size).copy(), int(_NUMBER.unpack_from(answer)[0])
 
@@ -79,6 +80,7 @@ class Keeper:
         self.plan, self.names, self._start = plan, frozenset(names), start
         self.process: SumController | None = None
         self.released: set[str] = set()  # devices of which this process has released something
+        self.polled: set[str] = set()  # the same of polls
 
     def told(self) -> str:
         """What devices need to prove the enclave: the register's digest, its key and its quote."""
@@ -93,16 +95,16 @@ class Keeper:
         self.close()
         return True
 
-    def totals(self, agreement: Agreement, folder: Path) -> Totals:
+    def totals(self, agreement: Agreement, folder: Path, polled: bool = False) -> Totals:
         """The sums of a run that the enclave adds up, with what stands in for devices in a folder."""
-        return Enclosed(agreement, folder, self)
+        return Enclosed(agreement, folder, self, polled)
 
     def unmask(self, asked: Asked, bits: int) -> NDArray[Any]:
         """The sum of the masks in a release, by the enclave that runs now."""
         if self.process is None:
             raise EnclaveEnded("enclave: its process has ended")
         masks = self.process.unmask(asked, bits)
-        self.released.update(asked.fresh())
+        (self.polled if asked.network == POLL else self.released).update(asked.fresh())
         return masks
 
     def close(self) -> None:
@@ -111,6 +113,7 @@ class Keeper:
             self.process.close()
         self.process = None
         self.released.clear()
+        self.polled.clear()
 
 
 def keeper_of(agreement: Agreement, keys: Sequence[bytes], start: Callable[..., SumController], **rest: Any) -> Keeper:
@@ -126,8 +129,10 @@ class Enclosed(Totals):
 
     grouped = True
 
-    def __init__(self, agreement: Agreement, folder: Path, keeper: Keeper) -> None:
-        self._sums, self._half, self._keeper = agreement.sums, agreement.transport == "half", keeper
+    def __init__(self, agreement: Agreement, folder: Path, keeper: Keeper, polled: bool = False) -> None:
+        self._sums = agreement.polls[0] if polled else agreement.sums
+        self._half, self._keeper, self._polled = agreement.transport == "half", keeper, polled
+        self._released = keeper.released if not polled else keeper.polled
         self._store = Store(folder, agreement.run, self.fields())
         self._round, self._group = -1, Group()
         self._asked: Pending | None = None
@@ -138,7 +143,7 @@ class Enclosed(Totals):
 
     def open(self, round: int, state: State, group: Sequence[str]) -> dict[str, Json]:
         self._round, self._group, self._outcome = round, tuple(group), None
-        network = network_digest(as_received(state.theta_P, self._half))
+        network = POLL if self._polled else network_digest(as_received(state.theta_P, self._half))
         with contextlib.suppress(EnclaveEnded):  # which the server's next step finds out
             self._process.open(round, network, group)
         return {"group": group_digest(group).hex()}
@@ -155,16 +160,17 @@ class Enclosed(Totals):
         del fields[RECORD]
 
     def close(self, taken: Sequence[str]) -> None:
-        silent = [node for node in self._group if node not in taken and node in self._keeper.released]
+        silent = [node for node in self._group if node not in taken and node in self._released]
         old = [node for node in silent if self._stands_in(node)]
         self._asked = Pending(self._round, self._group, tuple(taken), tuple(old))
         try:
-            sum_P, weight = self._process.release(self._round)
+            sum_P, weight = self._process.release(self._round, self._sums.numbers - 1)
         except SelfsameError:  # it has refused, or ended: nothing of this round comes out
             self._outcome = Outcome(())
             return
-        self._keeper.released.update(taken)
-        self._outcome = Outcome(tuple(taken), torch.from_numpy(sum_P / weight) if weight else None, len(old))
+        self._released.update(taken)
+        mean_P = torch.from_numpy(sum_P / weight) if weight else None
+        self._outcome = Outcome(tuple(taken), mean_P, len(old), weight)
 
     def outcome(self, now: float) -> Outcome | None:
         return self._outcome

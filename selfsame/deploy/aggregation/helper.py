@@ -22,7 +22,7 @@ from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, as_tensor
 from selfsame.enclave.ledger import Ledger, Rules
 from selfsame.enclave.masks import masks_of
 from selfsame.enclave.message import Denied
-from selfsame.enclave.records import NODE, Record
+from selfsame.enclave.records import NODE, POLL, Record
 from selfsame.enclave.release import Asked, mask_keys
 from selfsame.errors import SelfsameError
 from selfsame.files import locked, private_folder, read_json, read_private, write, write_json
@@ -88,11 +88,16 @@ class Helper:
 
     def _release(self, message: Message) -> bytes:
         agreement = self._agreed(message)
-        terms, asked = agreement.sums, _asked(message)
+        asked = _asked(message)
+        polled = asked.network == POLL
+        if polled and not agreement.polls:
+            raise Refused("plan")
+        terms = agreement.polls[0] if polled else agreement.sums
+        path = self._path(agreement.run, polled)
         with locked(private_folder(self.folder) / _LOCK):
-            ledger = self._ledger(agreement)
+            ledger = self._ledger(path, agreement, terms)
             keys = mask_keys(asked, self._register(), self.private, ledger)
-            write_json(self._path(agreement.run), {"plan": agreement.digest, "ledger": ledger.to_json()}, private=True)
+            write_json(path, {"plan": agreement.digest, "ledger": ledger.to_json()}, private=True)
         masks = masks_of(keys, terms.numbers, terms.bits)
         signed = torch.from_numpy(masks.view(masks.dtype.str.replace("u", "i")))
         meta = {"run": agreement.run, "plan": agreement.digest}
@@ -115,8 +120,7 @@ class Helper:
             raise Refused("group")
         return agreement
 
-    def _ledger(self, agreement: Agreement) -> Ledger:
-        path, sums = self._path(agreement.run), agreement.sums
+    def _ledger(self, path: Path, agreement: Agreement, sums: SumTerms) -> Ledger:
         rules = Rules(sums.group, sums.least, sums.stand_ins, agreement.recipe.run.rounds)
         if not path.exists():
             return Ledger(rules)
@@ -132,10 +136,10 @@ class Helper:
     def _register(self) -> dict[str, bytes]:
         return dict(read_public(path) for path in sorted(self.devices.glob("*.pub")))
 
-    def _path(self, run: str) -> Path:
+    def _path(self, run: str, polled: bool) -> Path:
         if not run or not run.isalnum() or not run.isascii():
             raise Refused("run")
-        return self.folder / f"{run}.json"
+        return self.folder / (f"{run}.polls.json" if polled else f"{run}.json")
 
 
 def _asked(message: Message) -> Asked:

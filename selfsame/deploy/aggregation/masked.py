@@ -22,7 +22,7 @@ from selfsame.deploy.aggregation.store import Pending, Store
 from selfsame.deploy.aggregation.sum_terms import ENCLAVE, SumTerms
 from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
 from selfsame.enclave.masks import NUMBERS
-from selfsame.enclave.records import Record, group_digest
+from selfsame.enclave.records import POLL, Record, group_digest
 from selfsame.enclave.release import Asked
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
@@ -33,6 +33,7 @@ class Unmasker(Protocol):
     """An enclave that takes masks off."""
 
     released: set[str]  # devices of which it has released something
+    polled: set[str]  # the same of polls
 
     def unmask(self, asked: Asked, bits: int) -> NDArray[Any]:
         """The sum of the masks in a release."""
@@ -52,8 +53,10 @@ class Masked(Totals):
         wait: float,
         half: bool,
         enclave: Unmasker | None = None,
+        polled: bool = False,
     ) -> None:
-        """`enclave`: the run's own, where it is one of the helpers."""
+        """`enclave`: the run's own, where it is one of the helpers. `polled`: of polls, on terms of their own."""
+        self._polled = polled
         self._sums, self._terms, self._plan, self._store = sums, terms, plan, store
         self._run, self._wait, self._half, self._enclave = str(terms["run"]), wait, half, enclave
         self._all = tuple(helper.name for helper in sums.helpers)
@@ -76,7 +79,7 @@ class Masked(Totals):
         self._zero()
         self._pending, self._failed, self._due = None, False, {}
         self._round, self._group = round, tuple(group)
-        self._network = network_digest(as_received(state.theta_P, self._half))
+        self._network = POLL if self._polled else network_digest(as_received(state.theta_P, self._half))
         return {"group": group_digest(group).hex()}
 
     def take(self, node: str, weight: int, fields: Fields) -> None:
@@ -99,7 +102,10 @@ class Masked(Totals):
 
     def _holds(self, node: str) -> bool:
         """Whether something of this device can stand in for it: what an enclave that has ended released cannot."""
-        return self._store.holds(node) and (self._enclave is None or node in self._enclave.released)
+        if self._enclave is None:
+            return self._store.holds(node)
+        released = self._enclave.polled if self._polled else self._enclave.released
+        return self._store.holds(node) and node in released
 
     def _stand_in(self, node: str) -> None:
         fields = self._store.get(node, new=False)[1]
@@ -140,7 +146,7 @@ class Masked(Totals):
             return None
         whole_P = torch.from_numpy(self._total.astype(np.int64))
         mean_P, weight = self._sums.code.mean(whole_P)
-        return Outcome(self._pending.fresh, mean_P if weight > 0 else None, len(self._pending.old))
+        return Outcome(self._pending.fresh, mean_P if weight > 0 else None, len(self._pending.old), weight)
 
     def done(self) -> None:
         if self._pending is not None:

@@ -43,7 +43,13 @@ def sum_plan(agreement: Agreement, register: str) -> SumPlan:
         least=sums.least,
         stand_ins=sums.stand_ins,
         rounds=agreement.recipe.run.rounds,
+        polls=_poll_plan(agreement.polls[0]) if agreement.polls else {},
     )
+
+
+def _poll_plan(terms: SumTerms) -> dict[str, Any]:
+    found = {"parameters": terms.numbers - 1, "clip": float(terms.clip), "noise": float(terms.noise)}
+    return {**found, "group": terms.group, "least": terms.least}
 
 
 def run_nonce(run: str) -> bytes:

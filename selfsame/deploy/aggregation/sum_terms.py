@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from selfsame.engine.problem import Problem
 from selfsame.errors import SelfsameError
 from selfsame.fields import one_of, read_fields
 from selfsame.files import read_json, write_json
+from selfsame.methods.poll import Poll
 from selfsame.privacy.fixed import FixedPoint
 
 CAP = 1000  # the most samples that weigh, where a recipe sets no cohort.cap
@@ -126,6 +127,25 @@ class SumTerms:
             noise=part.noise,
             quiet=part.quiet,
             helpers=tuple(helpers),
+        )
+        found.check()
+        return found
+
+    def of_polls(self, poll: Poll) -> SumTerms:
+        """The terms of polls: by the same helpers or enclave, over at least as many as the method asks for."""
+        size = max(self.group, poll.least)
+        found = replace(
+            self,
+            numbers=poll.numbers + 1,
+            clip=poll.longest,
+            cap=1,
+            group=size,
+            least=max(self.least, poll.least),
+            most=max(self.most, 4 * size),
+            reach=1.0,
+            bits=32,
+            noise=poll.noise,
+            quiet=0.0,
         )
         found.check()
         return found
