@@ -98,6 +98,10 @@ class Device(Guest[Agreement]):
         self._model: tuple[str, Model] | None = None  # by the digest of the terms
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
 
+    def _order(self) -> list[str]:
+        polled = self._agreement is not None and self._agreement[1].polls
+        return ["poll", "train"] if polled else ["train"]
+
     def _consent(self, kept: Memory, offered: Agreement) -> None:
         if offered.method.open_secrets and not self._simulate:
             raise Refused("plan")
@@ -180,7 +184,7 @@ class Device(Guest[Agreement]):
     def _poll(self, kept: Memory, agreement: Agreement, payload: bytes, turn: int, claimed: dict[str, Json]) -> bytes:
         """What the method adds up over everybody; nothing of it is seen before it is in the sum."""
         poll = agreement.poll
-        if poll is None or not agreement.polls or not poll.due(turn):
+        if poll is None or not poll.due(turn):
             raise Refused("kind")
         client, label, present = self._assigned(kept, agreement, claimed)
         message = decode(payload, expected=self._to_poll(agreement, present))

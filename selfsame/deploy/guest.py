@@ -73,7 +73,7 @@ class Guest(ABC, Generic[A]):
                 return self._answer(kept, payload)
             except Refused as refusal:
                 run = kept.notes.get("agreement", {}).get("run", "")
-                number = max(kept.turn // len(self._steps), 0)
+                number = max(kept.turn // len(self._order()), 0)
                 return encode("refused", number, {"run": run, "reason": refusal.reason}, {})
 
     def _answer(self, kept: Memory, payload: bytes) -> bytes:
@@ -82,7 +82,7 @@ class Guest(ABC, Generic[A]):
         kind, number, claimed = glance(payload, max(most, self.INVITATION.most_bytes))
         if kind == "register":
             return self._register(kept, agreement, payload)
-        if kind not in self._steps:
+        if kind not in self._order():
             raise Refused("kind")
         if agreement is None or claimed.get("plan") != agreement.digest:
             raise Refused("run" if agreement and claimed.get("run") != agreement.run else "plan")
@@ -93,7 +93,12 @@ class Guest(ABC, Generic[A]):
 
     def _turn(self, kind: str, number: int) -> int:
         """The place of a round's step among all steps."""
-        return len(self._steps) * number + list(self._steps).index(kind)
+        order = self._order()
+        return len(order) * number + order.index(kind)
+
+    def _order(self) -> list[str]:
+        """The kinds of a round's steps in the run that the device agreed to."""
+        return list(self._steps)
 
     @abstractmethod
     def _longest(self, kept: Memory, agreement: A) -> int:

@@ -85,9 +85,9 @@ def test_a_stand_in_is_the_very_same_update(tmp_path):
             super().reopen_device(node)
             device, real = self.devices[node], self.devices[node]._sent
 
-            def sent(kept, agreement, theta_P, update_P, turn, group):
+            def sent(kept, agreement, update_P, turn, *rest):
                 updates[turn, node] = update_P.double()
-                return real(kept, agreement, theta_P, update_P, turn, group)
+                return real(kept, agreement, update_P, turn, *rest)
 
             device._sent = sent
 
