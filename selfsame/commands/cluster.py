@@ -219,7 +219,8 @@ def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: 
         return "", 0
     if aggregation is None:
         asked = recipe.sums.aggregation if recipe.sums.summed else "masked"
-        aggregation = "clear" if (helpers == 0 or (seeded and not helpers)) and not inside else asked
+        open = not method_class(recipe.method.name).wire.polled  # polls are never in the clear
+        aggregation = "clear" if open and (helpers == 0 or (seeded and not helpers)) and not inside else asked
     one_of("--aggregation", aggregation, AGGREGATIONS)
     if aggregation != "masked":
         if helpers or inside:

@@ -29,7 +29,7 @@ from selfsame.commands.torchrun import among_ranks, one_process
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 
-DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide"
+DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide,fedcrowd"
 
 
 def train(

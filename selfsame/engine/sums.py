@@ -21,9 +21,9 @@ from selfsame.engine.groups import groups_of, initially_present, most_turns
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss, SplitLoss
 from selfsame.methods.base import Fields, put_rows
-from selfsame.privacy.accountant import Exchange, PrivacySpent, composed_epsilon
+from selfsame.methods.poll import Poll
+from selfsame.privacy.accountant import PrivacySpent, gaussian_epsilon
 from selfsame.privacy.fixed import FixedPoint, shortened
-from selfsame.privacy.mechanisms import Gaussian
 from selfsame.streams import Stream
 
 Draw = Callable[[str, Tensor], Stream]  # the round's randomness, of a purpose and some clients
@@ -171,20 +171,31 @@ def with_sums(recipe: Recipe, clients: int, length: float) -> Recipe:
     return replace(recipe, sums=replace(part, least=least, clip=clip, reach=part.reach or clip))
 
 
-def noise_spent(recipe: Recipe, rounds: int, clients: int) -> PrivacySpent | None:
+def noise_spent(recipe: Recipe, rounds: int, clients: int, poll: Poll | None = None) -> PrivacySpent | None:
     """What the noise on sums is worth to the device whose group came most often; None: there is no noise.
 
-    Neighbours: one device's samples are replaced. Nothing is gained by sampling: everybody knows whose turn it is.
-    An enclave draws noise anew for every sum, stand-ins or not. A masked stand-in brings its old noise along, which the
-    differences of sums cancel, so that with drop-outs each device's own share is all that is sure to hide it.
+    Neighbours: one device's samples, and with them its vector, are replaced. Nothing is gained by sampling: everybody
+    knows whose turn it is, and polls ask everybody. Gaussian noise composes exactly: its squared ratios of sensitivity
+    and deviation add up. An enclave draws noise anew for every sum, stand-ins or not. A masked stand-in brings its old
+    noise along, which the differences of sums cancel, so that with drop-outs each device's own share is all that is
+    sure to hide it.
     """
     part, delta = recipe.sums, recipe.split.delta
-    if not part.noise:
+    polled = poll.noise if poll is not None else 0.0
+    if not part.noise and not polled:
         return None
-    shared = part.aggregation == "enclave" or not recipe.cohort.dropout
-    mechanism = Gaussian(1.0, part.noise if shared else part.noise / math.sqrt(part.least))
     turns = most_turns(recipe, rounds, clients)
+    if poll is not None and not polled:
+        return PrivacySpent(turns, delta, None, "updates carry noise, polls none")
+    shared = part.aggregation != "masked" or not recipe.cohort.dropout
+    square = 0.0
+    if part.noise:
+        square += turns * (2 / part.noise) ** 2 * (1 if shared else part.least)
+    if poll is not None:
+        ratio = poll.apart / (polled * poll.longest)
+        square += poll.count(rounds) * ratio**2 * (1 if shared else max(poll.least, part.least))
     try:
-        return PrivacySpent(turns, delta, composed_epsilon(mechanism, Exchange(1, 1), turns, delta))
+        epsilon = gaussian_epsilon(math.sqrt(square), delta)
     except SelfsameError as error:  # a run that has been trained is not lost for want of its accountant
         return PrivacySpent(turns, delta, None, str(error))
+    return PrivacySpent(turns, delta, epsilon, "" if part.noise else "polls alone: updates carry no noise")

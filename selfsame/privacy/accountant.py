@@ -61,7 +61,7 @@ class PrivacySpent:
     rounds: int  # in which its embeddings were used
     delta: float
     epsilon: float | None  # over all of them; None: not known, see `why`
-    why: str = ""
+    why: str = ""  # or what the epsilon does not cover
     paper_epsilon: float | None = None  # Theorem V.1, for Laplace noise
 
 

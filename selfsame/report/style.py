@@ -46,7 +46,7 @@ THEME: dict[str, tuple[str, str]] = {
     "proxy": ("#009e73", "#2fd6a3"),
 }
 SERIES = 8
-SLOT = {"fedhide": 0, "fedaws": 1, "feduv": 2, "fedmetric": 3, "fdml": 4, "fedgn": 5, "fedcs": 6}
+SLOT = {"fedhide": 0, "fedaws": 1, "feduv": 2, "fedmetric": 3, "fdml": 4, "fedgn": 5, "fedcs": 6, "fedcrowd": 7}
 DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")

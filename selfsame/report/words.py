@@ -134,6 +134,7 @@ def fact_words(values: Mapping[str, float]) -> dict[str, str]:
 def privacy_words(spent: PrivacySpent) -> str:
     """Both epsilons of the device that took part most often."""
     known = f"epsilon not known ({spent.why})" if spent.epsilon is None else f"epsilon {spent.epsilon:.4g}"
+    known += f" ({spent.why})" if spent.why and spent.epsilon is not None else ""
     words = f"{known} at delta {spent.delta:g} over the {spent.rounds} rounds of the device with most"
     if spent.paper_epsilon is not None:
         words += f"; the paper's epsilon: {spent.paper_epsilon:.4g}"

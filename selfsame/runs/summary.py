@@ -51,7 +51,8 @@ def view(run: Run) -> RunView:
     said = aggregation_words(run.recipe.sums.aggregation, rows, _terms(run))
     if said:
         facts["aggregation"] = said
-    spent = privacy_spent(run.problem, run.state) or noise_spent(run.recipe, run.state.round, run.state.present)
+    spent = privacy_spent(run.problem, run.state)
+    spent = spent or noise_spent(run.recipe, run.state.round, run.state.present, run.problem.poll)
     if spent is not None:
         facts["privacy"] = privacy_words(spent)
     if run.leakage is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.state import State, begin, join
 from selfsame.engine.sums import Sums, noise_spent
 from selfsame.errors import SelfsameError
+from selfsame.methods.poll import Poll
 
 MASKED, ENCLAVE = {"aggregation": "masked"}, {"aggregation": "enclave"}
 GONE = {"size": 5, "dropout": 0.4}  # 12 clients: two groups of 6, three answers needed
@@ -333,6 +335,34 @@ def test_what_noise_is_worth(kind, dropout, factor):
     delta = phi(mu / 2 - spent.epsilon / mu) - math.exp(spent.epsilon) * phi(-mu / 2 - spent.epsilon / mu)
     assert math.isclose(delta, 1e-5, rel_tol=1e-3)
     assert noise_spent(recipe("fedhide"), 100, 20) is None
+
+
+def test_what_noise_on_polls_and_updates_is_worth_together():
+    """One Gaussian mechanism of all ratios' squares: polls of vectors at most 3 / sqrt(2) apart, under their noise."""
+    poll = Poll(every=4, least=6, numbers=9, longest=2**0.5, apart=3 / 2**0.5, noise=5.0)
+    base = {"size": 5, "weights": "uniform", "sampling": "groups"}
+    alone = noise_spent(recipe("fedhide"), 100, 20, poll)
+    both = noise_spent(
+        recipe("fedhide", cohort=base, sums={"aggregation": "enclave", "noise": 4.0, "least": 3}), 100, 20, poll
+    )
+    assert alone.why == "polls alone: updates carry no noise" and both.why == ""
+    polls = 25 * (1.5 / 5.0) ** 2
+
+    def phi(x):
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    for spent, square in ((alone, polls), (both, polls + 25 * 0.5**2)):
+        mu = math.sqrt(square)
+        delta = phi(mu / 2 - spent.epsilon / mu) - math.exp(spent.epsilon) * phi(-mu / 2 - spent.epsilon / mu)
+        assert math.isclose(delta, 1e-5, rel_tol=1e-3)
+    lost = noise_spent(
+        recipe("fedhide", cohort={**base, "dropout": 0.3}, sums={"aggregation": "masked", "least": 3}), 100, 20, poll
+    )
+    assert lost.epsilon > alone.epsilon  # its own share alone
+    silent = noise_spent(
+        recipe("fedhide", cohort=base, sums={"aggregation": "enclave", "noise": 4.0}), 100, 20, replace(poll, noise=0.0)
+    )
+    assert silent.epsilon is None and silent.why == "updates carry noise, polls none"
 
 
 @pytest.mark.parametrize("least", [2, 5, 20])
