@@ -158,15 +158,16 @@ def check_norm(ops, case, relu: bool, added: bool, more: bool, device: str, dtyp
     assert bool((wide[:, 0] == 9).all()) and bool((wide[:, 2 * channels + 1 :] == 9).all())  # no more than its slice
 
 
-@pytest.mark.parametrize(("relu", "added", "more"), [(True, True, True), (True, False, False), (False, True, False)])
+WAYS = [(True, True, True), (True, False, False), (False, True, False)]
+
+
+@pytest.mark.parametrize(("relu", "added", "more"), WAYS)
 def test_plain_norm_equals_torch(relu, added, more):
     check_norm(plain, CASES[0], relu, added, more, "cpu", torch.float64, 1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("more", [True, False])
-@pytest.mark.parametrize("added", [True, False])
-@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("relu", "added", "more"), WAYS)
 def test_kernels_equal_torch(kernel_device, case, relu, added, more):
     from selfsame.nets.fast import kernels
 
