@@ -174,7 +174,7 @@ class FedCrowd(LocalLoss):
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
     ) -> tuple[Fields, Fields]:
-        return {"prototype": mine["prototype"], "polled": mine["polled"]}, {}
+        return {"prototype": mine["prototype"]}, {}
 
     # What there is to find
 
