@@ -52,6 +52,7 @@ METHOD: dict[tuple[str, str], Tables] = {
     ("digits", "feduv"): {"method": {"code_length": 63}},
     ("digits", "feduv-negative"): {"method": {"code_length": 63}},
     ("digits", "fedhide"): {"method": {"alpha": 0.01, "neighbours": 5}},
+    ("digits", "fedcrowd"): {"local": {"lr": 0.03}},  # of so few, the second order is a coarse picture
     ("digits", "deepsvdd"): {
         "net": {"bias": False},
         "local": {"lr": 0.01},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from selfsame.audit.polls import PollTranscript, identified_by_polls, record_polls, span_guesses
+from selfsame.audit.spans import PollTranscript, identified_by_polls, record_polls, span_guesses
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.setup import prepare
