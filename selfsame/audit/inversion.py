@@ -34,6 +34,7 @@ WEIGHTS = ("equal", "linear", "layers")
 _UNRELATED = 64  # pictures of others that stand for knowing nothing
 _TENTH = (3 / 8, 5 / 8, 7 / 8)  # of the way: from there on steps are a tenth as long
 _SLOWER = 0.1  # the step of what stands for the owner, over that of the pictures and times its own size
+_FEW = 8  # searches in one pass on a CPU, which spends more on calls than on numbers where pictures are small
 _TINY = 1e-30
 
 
@@ -47,7 +48,7 @@ class Inversion:
     step: float = 0.1  # of Adam, in standardised pixels; of the derivative's sign alone, as Geiping et al. do
     weights: str = "equal"  # of the network's tensors, see `tensor_weights`
     seed: int = 0
-    together: int = 0  # searches in one pass; 0: all on CUDA, one on a CPU
+    together: int = 0  # searches in one pass; 0: all on CUDA, eight on a CPU
 
     def __post_init__(self) -> None:
         for name, least in (("iterations", 1), ("restarts", 1), ("variation", 0), ("step", 1e-9), ("together", 0)):
@@ -129,9 +130,7 @@ class _Case:
         """The searches from `begin` to `end`."""
         q, m = slice(begin, end), slice(begin * size, end * size)
         known, first = ({name: value[m] for name, value in part.items()} for part in (self.known, self.first))
-        return _Case(
-            self.target_QP[q], self.weight_QL[q], self.who[m], self.mask_MB[m], known, self.first_QS[q], first
-        )
+        return _Case(self.target_QP[q], self.weight_QL[q], self.who[m], self.mask_MB[m], known, self.first_QS[q], first)
 
 
 def invert(
@@ -159,7 +158,7 @@ def invert(
         raise SelfsameError(f"inversion: a group needs {size} clients")
     case, x_MB = _case(problem, state, client_M, size, terms, taken or {})
     searches = len(case.target_QP)
-    step = terms.together or (searches if device.type == "cuda" else 1)
+    step = terms.together or (searches if device.type == "cuda" else _FEW)
     parts = [case.part(q, min(q + step, searches), size) for q in range(0, searches, step)]
     done = [_search(problem, state, part, size, terms) for part in parts]
     found_QS, mismatch_Q = (torch.cat(one) for one in zip(*done, strict=True))
@@ -283,10 +282,8 @@ def _gradients(
     """The mean gradient of each search's devices at these pictures and fields, to be differentiated again: (Q, P)."""
     model = problem.model
     theta_QP = state.theta_P.expand(len(x_QS), -1).detach().requires_grad_()
-    if len(x_QS) == 1:
-        emb_QSD = model.embed_eager(theta_QP[0], x_QS[0])[None]
-    else:
-        emb_QSD = model.embed_each(theta_QP, x_QS)
+    one = len(x_QS) == 1
+    emb_QSD = model.embed_eager(theta_QP[0], x_QS[0])[None] if one else model.embed_each(theta_QP, x_QS)
     emb_MBD = emb_QSD.unflatten(1, (size, -1)).flatten(0, 1)
     head = {name: value.repeat_interleave(size, 0) for name, value in model.head_views(theta_QP).items()}
     loss_M = problem.method.loss(emb_MBD, case.mask_MB, {**case.known, **unknown}, sent, head, case.who)
