@@ -25,6 +25,7 @@ from selfsame.audit.lpips import Lpips, best_of, psnr
 from selfsame.audit.transcript import local_updates
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.problem import Problem
+from selfsame.engine.settle import over
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, LocalLoss, pick
@@ -33,7 +34,7 @@ from selfsame.streams import Stream
 WEIGHTS = ("equal", "linear", "layers")
 _UNRELATED = 64  # pictures of others that stand for knowing nothing
 _TENTH = (3 / 8, 5 / 8, 7 / 8)  # of the way: from there on steps are a tenth as long
-_SLOWER = 0.1  # the step of what stands for the owner, over that of the pictures and times its own size
+_SLOWER = 0.1  # the step of what stands for the owner, over that of the pictures; in units of its own size
 _FEW = 8  # searches in one pass on a CPU, which spends more on calls than on numbers where pictures are small
 _TINY = 1e-30
 
@@ -240,8 +241,13 @@ def _first_fields(
             first[name] = noise_MX
             continue
         read_MX = read_GD.to(theta_P).repeat_interleave(restarts * size, 0)
-        first[name] = read_MX + (size > 1) * read_MX.square().mean(1, keepdim=True).sqrt() * noise_MX
+        first[name] = read_MX + (size > 1) * over(_size(read_MX), read_MX) * noise_MX
     return first
+
+
+def _size(value_MX: Tensor) -> Tensor:
+    """The root of the mean square of each row: shape (M,)."""
+    return value_MX.flatten(1).square().mean(1).sqrt()
 
 
 def _search(problem: Problem, state: State, case: _Case, size: int, terms: Inversion) -> tuple[Tensor, Tensor]:
@@ -249,29 +255,31 @@ def _search(problem: Problem, state: State, case: _Case, size: int, terms: Inver
     sizes = problem.model.layout.sizes
     least_C11, most_C11 = (problem.federation.scale(case.first_QS.new_full((1, 1, 1), side)) for side in (0.0, 1.0))
     x_QS = case.first_QS.clamp(least_C11, most_C11).requires_grad_()
-    unknown = {name: value.clone().requires_grad_() for name, value in case.first.items()}
-    groups = [{"params": [x_QS], "lr": terms.step}]
-    for value in unknown.values():
-        length = float(value.detach().square().mean().sqrt())
-        groups.append({"params": [value], "lr": _SLOWER * terms.step * max(length, _TINY)})
-    adam = torch.optim.Adam(groups)
+    # Fields are moved in units of their own size, each row of its own.
+    unit_M = {name: over(_size(value).clamp(min=_TINY), value) for name, value in case.first.items()}
+    moved = {name: (value / unit_M[name]).requires_grad_() for name, value in case.first.items()}
+    adam = torch.optim.Adam([{"params": [x_QS], "lr": terms.step}])
+    if moved:
+        adam.add_param_group({"params": list(moved.values()), "lr": _SLOWER * terms.step})
     tenths = {round(share * terms.iterations) for share in _TENTH}
     sent = problem.method.send(state.server, case.who)
     for number in range(terms.iterations):
         if number and number in tenths:
             for group in adam.param_groups:
                 group["lr"] *= 0.1
+        unknown = {name: value * unit_M[name] for name, value in moved.items()}
         grad_QP = _gradients(problem, state, case, sent, x_QS, unknown, size)
         cost_Q = mismatch(grad_QP, case.target_QP, sizes, case.weight_QL) + terms.variation * total_variation(x_QS)
         x_QS.grad, *rest = torch.autograd.grad(
-            cost_Q.sum(), [x_QS, *unknown.values()], allow_unused=True, materialize_grads=True
+            cost_Q.sum(), [x_QS, *moved.values()], allow_unused=True, materialize_grads=True
         )
         x_QS.grad.sign_()
-        for value, grad in zip(unknown.values(), rest, strict=True):
+        for value, grad in zip(moved.values(), rest, strict=True):
             value.grad = grad
         adam.step()
         with torch.no_grad():
             x_QS.clamp_(least_C11, most_C11)
+    unknown = {name: value * unit_M[name] for name, value in moved.items()}
     grad_QP = _gradients(problem, state, case, sent, x_QS, unknown, size)
     return x_QS.detach(), mismatch(grad_QP, case.target_QP, sizes, case.weight_QL).detach()
 

@@ -42,7 +42,7 @@ class Lpips:
         try:
             with np.load(path, allow_pickle=False) as file:
                 found = {name: torch.from_numpy(file[name].astype(np.float32)) for name in names}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise SelfsameError(f"{path}: no weights of LPIPS, an .npz file of {names[0]} to {names[-1]}") from error
         depth = 3
         for place, side in enumerate(_SIDES):
