@@ -9,16 +9,17 @@ The paper gives: ResNet-18 on CIFAR-100, before training and after 100,000 round
 one picture each of sea, flower, chair and porcupine, the attack of Geiping et al. and LPIPS, by their authors' code.
 It does not give: which pictures, which of the five flowers of CIFAR-100, the attack's iterations, restarts, step and
 weight of the total variation, the version, network and picture size of LPIPS, and what the spread is taken over. Here:
-the picture that a client draws first, sunflower, LPIPS v0.1 with AlexNet at 32x32, the deviation over the pictures.
+the picture that a client draws first, sunflower, LPIPS v0.1 with AlexNet at 32x32 and at 64x64, the deviation over the
+pictures.
 
 Every finished case is a line of the file; one that is there already is not repeated. --table prints what is there.
 
     python bench/inversion.py --path DATA --lpips lpips_alex_v0.1.npz --device cuda --compile graphs --rounds 30000 \\
         --iterations 4800 --restarts 4 --out inversion.jsonl                                     full size, on a GPU
-    python bench/inversion.py --path DATA --lpips lpips_alex_v0.1.npz --net lenet --width 64 --rounds 300 \\
+    python bench/inversion.py --path DATA --lpips lpips_alex_v0.1.npz --net resnet8 --width 64 --rounds 300 \\
         --iterations 300 --sizes 1,2,4 --methods "w/o perturbation;FedGN (0.1);FedHide (0.01, 5)" --out small.jsonl
-    python bench/inversion.py --data digits --images 4 --iterations 600 --rounds 300 --sizes 1,2,4 --out digits.jsonl \\
-        --methods "FedHide (0.01, 5)" --picture digits.png                              nothing to fetch, on a CPU
+    python bench/inversion.py --data digits --images 3 --iterations 400 --rounds 300 --cohort 7 --sizes 1,2,4 \\
+        --methods "FedHide (0.01, 5)" --out digits.jsonl --picture digits.png            nothing to fetch, on a CPU
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from selfsame.audit.inversion import WEIGHTS, Inversion, Inverted, Likeness, invert  # noqa: E402
+from selfsame.audit.inversion import WEIGHTS, Inversion, Inverted, compare, invert  # noqa: E402
 from selfsame.audit.lpips import Lpips  # noqa: E402
 from selfsame.audit.transcript import local_updates  # noqa: E402
 from selfsame.config.recipe import Recipe, from_mapping  # noqa: E402
@@ -69,6 +70,7 @@ METHODS: dict[str, tuple[dict[str, Any], str, str]] = {
     "FedHide (0.01, 5)": ({"name": "fedhide", "alpha": 0.01, "neighbours": 5}, "0.78 ± 0.02", "0.74 ± 0.06"),
 }
 ANY = "any method"
+FIGURES = ("found", "unrelated", "chance", "blank")
 NETWORKS = ("untrained", "trained")
 COMMON = ("data", "net", "width", "batch", "iterations", "restarts", "variation", "step", "weights", "images", "seed")
 Key = dict[str, Any]
@@ -104,7 +106,8 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.federation: Federation = load(options.data, options.path or None)
-        self.judge = Lpips.read(options.lpips) if options.lpips else None
+        sides = [int(side) for side in options.sides.split(",")] if options.lpips else []
+        self.judges = {f"lpips {side}": Lpips.read(options.lpips, side) for side in sides}
         self.trained: dict[str, tuple[State, float | None]] = {}
         self.targets = self._targets()
 
@@ -153,16 +156,19 @@ class Bench:
             options.iterations, options.restarts, options.variation, options.step, options.weights, options.seed,
             options.together,
         )  # fmt: skip
-        got = invert(problem, state, client_M, size, terms, self.judge, taken)
-        found = {name: shown(getattr(got, name)) for name in ("found", "unrelated", "chance", "blank")}
+        got = invert(problem, state, client_M, size, terms, taken=taken)
+        found: Key = {name: {"psnr": targets(getattr(got, name).psnr_GS)} for name in FIGURES}
+        for side, judge in self.judges.items():
+            compared = compare(got.original_GS, got.found_GS, got.other_T, judge)
+            for name in FIGURES:
+                found[name][side] = targets(getattr(compared, name).lpips_GS)
         found |= {"mismatch": got.mismatch_G.tolist(), "p@1": right, "parameters": problem.model.parameters}
         return found | {"seconds": round(got.seconds, 1), **facts(problem.model.device)}, got
 
 
-def shown(likeness: Likeness) -> dict[str, list[float] | None]:
-    """Both measures of the targets, which come first in their groups."""
-    far_GS = likeness.lpips_GS
-    return {"lpips": None if far_GS is None else far_GS[:, 0].tolist(), "psnr": likeness.psnr_GS[:, 0].tolist()}
+def targets(value_GS: torch.Tensor) -> list[float]:
+    """The targets' values: they come first in their groups."""
+    return value_GS[:, 0].tolist()
 
 
 def work(options: argparse.Namespace) -> Iterator[Key]:
@@ -190,44 +196,44 @@ def done(path: Path) -> list[Key]:
     return found
 
 
-def _cell(values: dict[str, list[float] | None] | None) -> str:
-    """LPIPS, its deviation over the pictures, and PSNR."""
-    if values is None:
+def _cell(values: dict[str, list[float]] | None, measure: str) -> str:
+    """The mean and, of LPIPS, the deviation over the pictures."""
+    if values is None or measure not in values:
         return "–"
-    far, near = values["lpips"], values["psnr"]
-    assert near is not None
-    words = f"{statistics.fmean(far):.2f} ± {statistics.pstdev(far):.2f} " if far else ""
-    return f"{words}({statistics.fmean(near):.1f})"
+    mean = statistics.fmean(values[measure])
+    return f"{mean:.1f}" if measure == "psnr" else f"{mean:.2f} ± {statistics.pstdev(values[measure]):.2f}"
 
 
 def table(cases: list[Key]) -> None:
-    """A table for each network, as Markdown."""
+    """A table for each network and measure, as Markdown."""
     sizes = sorted({case["size"] for case in cases})
-    for network in NETWORKS:
+    measures = sorted({measure for case in cases for measure in case["found"]["found"]})
+    for network, measure in ((network, measure) for network in NETWORKS for measure in measures):
         mine = [case for case in cases if case["network"] == network]
         if not mine:
             continue
-        print(f"\n{network} network: LPIPS ± deviation over pictures (PSNR in dB)")
+        unit = "PSNR in dB" if measure == "psnr" else f"LPIPS, side {measure.split()[1]} (0: as they are)"
+        print(f"\n{network} network, {unit}")
         print("| method | paper | proxy taken, n = 1 |", " | ".join(f"read, n = {size}" for size in sizes), "| P@1 % |")
         print("|---|---:|---:|" + "---:|" * len(sizes) + "---:|")
         for method in dict.fromkeys(case["method"] for case in mine):
             here = {(case["attacker"], case["size"]): case["found"] for case in mine if case["method"] == method}
-            printed = method != ANY and mine[0]["data"] == "cifar100"
+            printed = method != ANY and mine[0]["data"] == "cifar100" and measure != "psnr"
             paper = METHODS[method][1 + NETWORKS.index(network)] if printed else ""
             columns = [("shared", 1), *(("read", size) for size in sizes)]
-            cells = [_cell(here.get(which, {}).get("found")) for which in columns]
+            cells = [_cell(here.get(which, {}).get("found"), measure) for which in columns]
             right = next(iter(here.values()))["p@1"]
             print(f"| {method} | {paper} |", " | ".join(cells), f"| {'' if right is None else f'{100 * right:.1f}'} |")
         for name, words in (("unrelated", "unrelated picture"), ("chance", "best of n unrelated"), ("blank", "blank")):
             floor = {case["size"]: case["found"][name] for case in mine}
-            print(f"| *{words}* | | |", " | ".join(_cell(floor.get(size)) for size in sizes), "| |")
+            print(f"| *{words}* | | |", " | ".join(_cell(floor.get(size), measure) for size in sizes), "| |")
 
 
-def picture(path: Path, rows: list[Inverted]) -> None:
-    """The targets' originals, and below them what each case found, each pixel a square."""
-    shown_GS = [rows[0].original_GS[:, 0], *(row.found_GS[:, 0] for row in rows)]
-    strips = [torch.cat(list(torch.nn.functional.pad(strip, (1, 1, 1, 1), value=1.0)), 2) for strip in shown_GS]
-    grid = torch.cat(strips, 1).mul(255).round().byte().permute(1, 2, 0).cpu().numpy()
+def picture(path: Path, cases: list[Inverted]) -> None:
+    """A row for each target: its original, then what each case found, each pixel a square."""
+    columns = [cases[0].original_GS[:, 0], *(case.matched()[:, 0] for case in cases)]
+    framed = [torch.cat(list(torch.nn.functional.pad(column, (1, 1, 1, 1), value=1.0)), 1) for column in columns]
+    grid = torch.cat(framed, 2).mul(255).round().byte().permute(1, 2, 0).cpu().numpy()
     large = np.repeat(np.repeat(grid, 8, 0), 8, 1)
     Image.fromarray(large[..., 0] if large.shape[2] == 1 else large).save(path, optimize=True)
 
@@ -237,6 +243,7 @@ def main() -> None:
     parser.add_argument("--data", default="cifar100")
     parser.add_argument("--path", default="", help="where the data set lies")
     parser.add_argument("--lpips", type=Path, help="weights of LPIPS, an .npz file; without them PSNR alone")
+    parser.add_argument("--sides", default="0,64", help="that pictures are brought to for LPIPS; 0: as they are")
     parser.add_argument("--out", type=Path, default=Path("inversion.jsonl"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--net", default="", help="the data set's own by default, ResNet-18 for CIFAR-100")
@@ -256,24 +263,26 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--methods", default="", help="some of them, with ; between")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--picture", type=Path, help="a PNG of what this call found: a row a case, originals on top")
+    parser.add_argument(
+        "--picture", type=Path, help="a PNG of what this call found: a row a picture, a column a case, originals first"
+    )
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()
-    rows = []
+    cases = []
     if not options.table:
         bench, known = Bench(options), [case["key"] for case in done(options.out)]
         for key in work(options):
             if key in known:
                 continue
             found, got = bench.run(key)
-            rows.append(got)
+            cases.append(got)
             line = json.dumps({"key": key, **key, "found": found})
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
             print(line, flush=True)
     table(done(options.out))
-    if options.picture and rows:
-        picture(options.picture, rows)
+    if options.picture and cases:
+        picture(options.picture, cases)
 
 
 if __name__ == "__main__":

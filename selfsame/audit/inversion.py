@@ -76,17 +76,29 @@ class Likeness:
 
 
 @dataclass(frozen=True)
-class Inverted:
-    """What came of it."""
+class Compared:
+    """What was found beside what is there without an attack."""
 
-    original_GS: Tensor  # (G, S, C, H, W), pixels in 0 .. 1
-    found_GS: Tensor  # beside each original the closest of its group's, by PSNR
-    mismatch_G: Tensor  # 1 - cosine of the best search
     found: Likeness  # by either measure the closest of its group's
     unrelated: Likeness  # a picture of another client in its place, the mean over up to 64
     chance: Likeness  # the closest of as many pictures of others as there are in the group
     blank: Likeness  # the mean of the others' pictures in its place
+
+
+@dataclass(frozen=True)
+class Inverted(Compared):
+    """What came of it."""
+
+    original_GS: Tensor  # (G, S, C, H, W), pixels in 0 .. 1
+    found_GS: Tensor  # in no order
+    other_T: Tensor  # pictures of others
+    mismatch_G: Tensor  # 1 - cosine of the best search
     seconds: float
+
+    def matched(self) -> Tensor:
+        """Beside each original the closest that was found of its group, by PSNR: (G, S, C, H, W)."""
+        pairs = list(zip(self.original_GS, self.found_GS, strict=True))
+        return torch.stack([found_S[psnr(original_S, found_S).argmax(1)] for original_S, found_S in pairs])
 
 
 def total_variation(x_QS: Tensor) -> Tensor:
@@ -158,6 +170,7 @@ def invert(
     if not len(client_M):
         raise SelfsameError(f"inversion: a group needs {size} clients")
     case, x_MB = _case(problem, state, client_M, size, terms, taken or {})
+    other_T = _others(problem, state, client_M, size * x_MB.shape[1])
     searches = len(case.target_QP)
     step = terms.together or (searches if device.type == "cuda" else _FEW)
     parts = [case.part(q, min(q + step, searches), size) for q in range(0, searches, step)]
@@ -167,9 +180,11 @@ def invert(
     best_G = rest_GR.argmin(1)
     row_G = torch.arange(len(best_G), device=device) * terms.restarts + best_G
     original_GS = _pixels(problem, x_MB.unflatten(0, (-1, size)).flatten(1, 2))
-    return _judged(
-        problem, state, client_M, original_GS, _pixels(problem, found_QS[row_G]), mismatch_Q[row_G], judge, began
-    )
+    found_GS = _pixels(problem, found_QS[row_G])
+    seconds = time.perf_counter() - began
+    compared = compare(original_GS, found_GS, other_T, judge)
+    figures = (compared.found, compared.unrelated, compared.chance, compared.blank)
+    return Inverted(*figures, original_GS, found_GS, other_T, mismatch_Q[row_G], seconds)
 
 
 def _check(problem: Problem, size: int, present: int) -> None:
@@ -306,56 +321,39 @@ def _pixels(problem: Problem, x: Tensor) -> Tensor:
     return (x * std + mean).clamp(0, 1)
 
 
-def _judged(
-    problem: Problem,
-    state: State,
-    client_M: Tensor,
-    original_GS: Tensor,
-    found_GS: Tensor,
-    mismatch_G: Tensor,
-    judge: Lpips | None,
-    began: float,
-) -> Inverted:
+def compare(original_GS: Tensor, found_GS: Tensor, other_T: Tensor, judge: Lpips | None) -> Compared:
     """Both measures of what was found, and of what is there without an attack."""
-    seconds = time.perf_counter() - began
-    groups, count = original_GS.shape[:2]
-    other_T = _others(problem, state, client_M, max(_UNRELATED, 2 * count))
-    if len(other_T) < count:
-        raise SelfsameError(f"inversion: {count} pictures of other clients are needed, there are {len(other_T)}")
-    every_S = original_GS.flatten(0, 1)
+    count, every_S = original_GS.shape[1], original_GS.flatten(0, 1)
     judge = None if judge is None else judge.to(every_S.device)
 
     def closest(measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         return torch.stack([measure(*pair).min(1).values for pair in zip(original_GS, found_GS, strict=True)])
 
     def beside(other_T: Tensor, reduce: Callable[[Tensor], Tensor]) -> Likeness:
-        far = None if judge is None else reduce(judge.distances(every_S, other_T)).unflatten(0, (groups, count))
-        return Likeness(far, -reduce(-psnr(every_S, other_T)).unflatten(0, (groups, count)))
+        far = None if judge is None else reduce(judge.distances(every_S, other_T)).unflatten(0, (-1, count))
+        return Likeness(far, -reduce(-psnr(every_S, other_T)).unflatten(0, (-1, count)))
 
-    near_GS = torch.stack([psnr(*pair).argmax(1) for pair in zip(original_GS, found_GS, strict=True)])
-    mean_1 = other_T.mean(0, keepdim=True)
-    return Inverted(
-        original_GS,
-        torch.stack([found[near] for found, near in zip(found_GS, near_GS, strict=True)]),
-        mismatch_G,
+    return Compared(
         Likeness(None if judge is None else closest(judge.distances), -closest(lambda a, b: -psnr(a, b))),
         beside(other_T, lambda value_ST: value_ST.mean(1)),
         beside(other_T, lambda value_ST: best_of(value_ST, count)),
-        beside(mean_1, lambda value_ST: value_ST[:, 0]),
-        seconds,
+        beside(other_T.mean(0, keepdim=True), lambda value_ST: value_ST[:, 0]),
     )
 
 
-def _others(problem: Problem, state: State, client_M: Tensor, most: int) -> Tensor:
-    """Pictures of clients of other classes, one after another in turn, up to `most`: (T, C, H, W), pixels in 0 .. 1."""
+def _others(problem: Problem, state: State, client_M: Tensor, least: int) -> Tensor:
+    """Pictures of clients of other classes, of each in turn: (T, C, H, W), pixels in 0 .. 1."""
     federation, class_of_N = problem.federation, problem.world.class_of_N
     client_N = torch.arange(state.present, device=client_M.device)
     client_N = client_N[~torch.isin(class_of_N[: state.present], class_of_N[client_M])]
     if not len(client_N):
         raise SelfsameError("inversion: needs clients of other classes, whose pictures show what chance gives")
-    turn = -(-most // len(client_N))
-    index_NT = torch.arange(turn, device=client_M.device).expand(len(client_N), -1)
+    most = max(_UNRELATED, 2 * least)
+    index_NT = torch.arange(-(-most // len(client_N)), device=client_M.device).expand(len(client_N), -1)
     there_NT = index_NT < federation.count_N[client_N][:, None]
     raw = federation.source.rows(client_N, torch.where(there_NT, index_NT, 0))
     x_TN = _pixels(problem, federation.scale(raw).to(problem.model.dtype)).transpose(0, 1)
-    return x_TN[there_NT.T][:most]
+    other_T = x_TN[there_NT.T][:most]
+    if len(other_T) < least:
+        raise SelfsameError(f"inversion: {least} pictures of other clients are needed, there are {len(other_T)}")
+    return other_T

@@ -34,10 +34,13 @@ class Lpips:
 
     conv: tuple[tuple[Tensor, Tensor], ...]  # kernels and bias of the five convolutions
     lin: tuple[Tensor, ...]  # how much each feature counts
+    side: int = 0  # that pictures are brought to first, bilinearly; 0: as they are
 
     @staticmethod
-    def read(path: Path) -> Lpips:
-        """The weights from an .npz file."""
+    def read(path: Path, side: int = 0) -> Lpips:
+        """The weights from an .npz file. The distance grows with the side, so that it goes with every figure."""
+        if side and side < _LEAST:
+            raise SelfsameError(f"LPIPS: needs pictures of side {_LEAST} or more, got {side}")
         names = [f"{kind}{place}_{part}" for place in range(5) for kind, part in _PARTS]
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -45,17 +48,17 @@ class Lpips:
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise SelfsameError(f"{path}: no weights of LPIPS, an .npz file of {names[0]} to {names[-1]}") from error
         depth = 3
-        for place, side in enumerate(_SIDES):
+        for place, kernel in enumerate(_SIDES):
             weight, bias, lin = (found[f"{kind}{place}_{part}"] for kind, part in _PARTS)
             shapes = (weight.shape, bias.shape, lin.shape)
             width = len(bias)
-            if shapes != ((width, depth, side, side), (width,), (width,)):
+            if shapes != ((width, depth, kernel, kernel), (width,), (width,)):
                 raise SelfsameError(f"{path}: layer {place} has the shapes {', '.join(str(tuple(s)) for s in shapes)}")
             if not all(bool(torch.isfinite(part).all()) for part in (weight, bias, lin)):
                 raise SelfsameError(f"{path}: layer {place} holds numbers that are not finite")
             depth = width
         conv = tuple((found[f"conv{place}_weight"], found[f"conv{place}_bias"]) for place in range(5))
-        return Lpips(conv, tuple(found[f"lin{place}_weight"] for place in range(5)))
+        return Lpips(conv, tuple(found[f"lin{place}_weight"] for place in range(5)), side)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lpips:
         conv = tuple((weight.to(device, dtype), bias.to(device, dtype)) for weight, bias in self.conv)
@@ -64,10 +67,12 @@ class Lpips:
     def features(self, x_S: Tensor) -> list[Tensor]:
         """What each of the five layers sees in pictures (S, C, H, W) of pixels in 0 .. 1, of unit length: (S, F, H, W).
 
-        Grey pictures are taken for coloured ones. Small ones are enlarged, each pixel to a square.
+        Grey pictures are taken for coloured ones. Where no side is given, each pixel of a small one becomes a square.
         """
         first = self.conv[0][0]
         x_S = x_S.to(first).expand(-1, 3, -1, -1)
+        if self.side:
+            x_S = F.interpolate(x_S, (self.side, self.side), mode="bilinear")
         times = math.ceil(_LEAST / min(x_S.shape[2:]))
         x_S = x_S.repeat_interleave(times, 2).repeat_interleave(times, 3)
         shift, scale = (first.new_tensor(values)[:, None, None] for values in (_SHIFT, _SCALE))

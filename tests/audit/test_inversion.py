@@ -157,7 +157,7 @@ def test_one_picture_is_seen_and_one_of_four_hardly(tiny, tmp_path):
     assert among.found.lpips > 1.5 * alone.found.lpips
     assert alone.chance.psnr == pytest.approx(alone.unrelated.psnr)
     assert among.chance.psnr > among.unrelated.psnr
-    gaps = (alone.original_GS - alone.found_GS).square().flatten(2).mean(2)
+    gaps = (alone.original_GS - alone.matched()).square().flatten(2).mean(2)
     torch.testing.assert_close(alone.found.psnr_GS, -10 * gaps.double().log10(), rtol=1e-4, atol=1e-4)
 
 

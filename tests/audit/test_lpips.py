@@ -108,6 +108,28 @@ def test_grey_and_small_pictures(tmp_path):
     assert float(judge.distances(grey[:1], grey[1:])) > 0.01
 
 
+def test_a_side_by_plain_loops(tmp_path):
+    """Each new pixel lies between four old ones, by where its middle lies."""
+    plain, wide = (Lpips.read(written(tmp_path), side).to("cpu", torch.float64) for side in (0, 40))
+    x, large = pictures(2, (3, 32, 35), 6), torch.zeros(2, 3, 40, 40, dtype=torch.float64)
+
+    def between(place, length):
+        at = min(max((place + 0.5) * length / 40 - 0.5, 0.0), length - 1.0)
+        low = int(at)
+        return low, min(low + 1, length - 1), at - low
+
+    for i in range(40):
+        for j in range(40):
+            (up, down, v), (left, right, h) = between(i, 32), between(j, 35)
+            above = (1 - h) * x[:, :, up, left] + h * x[:, :, up, right]
+            below = (1 - h) * x[:, :, down, left] + h * x[:, :, down, right]
+            large[:, :, i, j] = (1 - v) * above + v * below
+    torch.testing.assert_close(wide.distances(x[:1], x[1:]), plain.distances(large[:1], large[1:]))
+    assert abs(float(wide.distances(x[:1], x[1:]) - plain.distances(x[:1], x[1:]))) > 1e-3
+    with pytest.raises(SelfsameError, match="side 31 or more, got 30"):
+        Lpips.read(written(tmp_path), 30)
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
