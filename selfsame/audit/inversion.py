@@ -181,6 +181,8 @@ def invert(
     row_G = torch.arange(len(best_G), device=device) * terms.restarts + best_G
     original_GS = _pixels(problem, x_MB.unflatten(0, (-1, size)).flatten(1, 2))
     found_GS = _pixels(problem, found_QS[row_G])
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     seconds = time.perf_counter() - began
     compared = compare(original_GS, found_GS, other_T, judge)
     figures = (compared.found, compared.unrelated, compared.chance, compared.blank)
@@ -220,9 +222,12 @@ def _case(
     # Of the private fields the shapes alone are used, unless they are among those taken.
     none_MBD = theta_P.new_zeros(*mask_MB.shape, problem.world.dim)
     mine = method.start(pick(state.own, who.client_M), sent, who, none_MBD, mask_MB)
+    strange = sorted(set(taken) - set(mine))
+    if strange:
+        raise SelfsameError(f"inversion: {method.name} works with {', '.join(mine) or 'nothing'}, not {strange[0]}")
     wanted = {name: v for name, v in mine.items() if v.is_floating_point() and name not in sent and name not in taken}
     known = {name: value for name, value in mine.items() if name not in wanted}
-    known |= {name: again(value).to(theta_P) for name, value in taken.items() if name in mine}
+    known |= {name: again(value).to(theta_P) for name, value in taken.items()}
     target_QP = again(-change_GP / scale)
     stream = Stream.named(terms.seed, "inversion", torch.arange(len(target_QP), device=theta_P.device))
     first_QS = stream.normal(size * x_MB.shape[1], *problem.federation.shape).to(theta_P)

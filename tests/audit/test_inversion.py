@@ -1,6 +1,7 @@
 """The pictures behind updates: every formula by plain loops, and the attack on small networks."""
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from selfsame.audit import inversion
-from selfsame.audit.inversion import Inversion, invert, mismatch, tensor_weights, total_variation
+from selfsame.audit.inversion import Inversion, compare, invert, mismatch, tensor_weights, total_variation
 from selfsame.audit.lpips import Lpips
 from selfsame.audit.transcript import local_updates
 from selfsame.config.recipe import from_mapping
@@ -183,6 +184,51 @@ def _random_lpips():
     return found
 
 
+def test_what_is_beside_what_by_plain_loops(tmp_path):
+    """The closest of the group, the mean over others, the best of as many others, and the others' mean."""
+    np.savez(tmp_path / "lpips.npz", **_random_lpips())
+    judge = Lpips.read(tmp_path / "lpips.npz")
+    draw_01 = torch.rand(14, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    original, found, other = draw_01[:4].unflatten(0, (2, 2)), draw_01[4:8].unflatten(0, (2, 2)), draw_01[8:]
+    got = compare(original, found, other, judge)
+
+    def far(a, b):
+        return float(judge.distances(a[None], b[None]))
+
+    def near(a, b):
+        return -10 * math.log10(float((a - b).square().mean()))
+
+    for g in range(2):
+        for s in range(2):
+            x = original[g, s]
+            for name, measure, best in (("lpips_GS", far, min), ("psnr_GS", near, max)):
+                every = [measure(x, y) for y in other]
+                pairs = [best(pair) for pair in combinations(every, 2)]
+                expected = {
+                    "found": best(measure(x, y) for y in found[g]),
+                    "unrelated": sum(every) / 6,
+                    "chance": sum(pairs) / 15,
+                    "blank": measure(x, other.mean(0)),
+                }
+                for part, value in expected.items():
+                    assert float(getattr(getattr(got, part), name)[g, s]) == pytest.approx(value, rel=1e-4), (
+                        part,
+                        name,
+                    )
+
+
+def test_the_others_are_of_other_classes():
+    problem = problem_of()
+    got = invert(problem, begin(problem), torch.tensor([0, 3]), 2, Inversion(iterations=1))
+    federation = problem.federation
+    rest = [client for client in range(federation.clients) if client not in (0, 3)]
+    assert len(got.other_T) == 64
+    for place in (0, 1, 12, 63):
+        client, index = rest[place % len(rest)], place // len(rest)
+        raw = federation.source.rows(torch.tensor([client]), torch.tensor([[index]]))[0, 0]
+        torch.testing.assert_close(got.other_T[place], raw.double() / 255, rtol=1e-6, atol=1e-6)
+
+
 def test_the_seed_decides():
     problem = problem_of()
     state, client_M = begin(problem), torch.arange(2)
@@ -235,6 +281,8 @@ def test_what_cannot_be_attacked_is_refused():
         invert(problem, state, torch.arange(2), 3)
     with pytest.raises(SelfsameError, match="other classes"):
         invert(problem, state, torch.arange(14), 1, Inversion(iterations=1))
+    with pytest.raises(SelfsameError, match="fedhide works with prototype, not centre"):
+        invert(problem, state, taken={"centre": torch.zeros(4, 32)})
     alone = problem_of("deepsvdd", net={"name": "lenet", "bias": False})
     with pytest.raises(SelfsameError, match="deepsvdd sends no updates"):
         invert(alone, begin(alone))
