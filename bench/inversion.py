@@ -18,7 +18,7 @@ Every finished case is a line of the file; one that is there already is not repe
         --iterations 4800 --restarts 4 --out inversion.jsonl                                     full size, on a GPU
     python bench/inversion.py --path DATA --lpips lpips_alex_v0.1.npz --net resnet8 --width 64 --rounds 300 \\
         --iterations 300 --sizes 1,2,4 --methods "w/o perturbation;FedGN (0.1);FedHide (0.01, 5)" --out small.jsonl
-    python bench/inversion.py --data digits --images 3 --iterations 400 --rounds 300 --cohort 7 --sizes 1,2,4 \\
+    python bench/inversion.py --data digits --images 3 --iterations 400 --rounds 1500 --cohort 7 --sizes 1,2,4 \\
         --methods "FedHide (0.01, 5)" --out digits.jsonl --picture digits.png            nothing to fetch, on a CPU
 """
 
