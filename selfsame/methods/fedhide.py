@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,11 +22,13 @@ from selfsame.methods import clusters
 from selfsame.methods.base import (
     Cohort,
     Fields,
+    Heard,
     LocalLoss,
     Rate,
     Scene,
     World,
     averaged,
+    averaged_reports,
     each_row,
     normal_rows,
     option,
@@ -34,7 +37,7 @@ from selfsame.methods.base import (
     sample_mean,
     unit,
 )
-from selfsame.methods.fedhide_attack import recover_fedhide
+from selfsame.methods.fedhide_attack import mirrored, recover_fedhide, told_apart
 from selfsame.methods.neighbours import nearest
 from selfsame.methods.update_attack import Seen, by_angle
 from selfsame.methods.wire import CLASSES, CLIENTS, UNIT, Declared, Sight, Wire
@@ -113,6 +116,10 @@ class ProxyPrototypes(LocalLoss):
         """Independent noise, (5) and (6), is averaged away."""
         report_TMD = torch.stack([scene.report(self, number)["proxy"] for number in range(scene.reports)])
         return averaged(report_TMD), f"averaged {scene.reports} reports made while the prototype stood"
+
+    def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str]:
+        """The same with the reports of a real run, whose prototypes move on."""
+        return unit(averaged_reports(heard, "proxy", world.clients)), "averaged its real reports"
 
     def attack_updates(self, seen: Seen) -> Tensor:
         """(2) pulls by twice what the cosine lacks of 1; (3) does not reach the embeddings."""
@@ -240,12 +247,50 @@ class FedHide(ProxyPrototypes):
             server["draw_key"].copy_(stream.fold(2).key_M)
 
     def attack(self, scene: Scene) -> tuple[Tensor, str]:
-        """(4) is inverted: proxies are made without noise, from a table that everybody has."""
-        seen_MD, before_ND = scene.report(self, 0)["proxy"], scene.server["proxies"]
-        found_MD = recover_fedhide(
-            seen_MD, before_ND, scene.client_M, self.alpha, self.neighbours, scene.world.class_of_N
-        )
-        return found_MD, "solved (4) for the prototype, given alpha, K and the public table before and after one report"
+        """(4) is inverted: proxies are made without noise, from a table that everybody has; two reports settle it."""
+        first_MD = scene.report(self, 0)["proxy"]
+        who_M, alive_M = scene.client_M, torch.ones_like(scene.client_M, dtype=torch.bool)
+        after = {**scene.server, "proxies": scene.server["proxies"].clone()}
+        put_rows(after["proxies"], who_M, unit(first_MD), alive_M)
+        second_MD = replace(scene, server=after).report(self, 0)["proxy"]
+        root_2MD = self.roots(first_MD, scene.server["proxies"], who_M, scene.world.class_of_N)
+        later_2MD = self.roots(second_MD, after["proxies"], who_M, scene.world.class_of_N)
+        found_MD = told_apart(root_2MD, later_2MD, None, self.alpha)
+        return found_MD, "solved (4) for the prototype, given alpha, K and the public table before and after two reports"
+
+    def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str]:
+        """(4) is inverted for the last report of each client, and the one before it settles which root is right."""
+        device = heard[0].server["proxies"].device
+        found_ND = torch.zeros(world.clients, world.dim, dtype=torch.float64, device=device)
+        last: dict[int, Tensor] = {}  # both roots of each client's last report
+        for one in heard:
+            client_M, before_ND = one.who.client_M, one.server["proxies"]
+            root_2MD = self.roots(one.leaves["proxy"], before_ND, client_M, world.class_of_N)
+            found_ND[client_M] = root_2MD[0]
+            for row, client in enumerate(client_M.tolist()):
+                if client in last:
+                    drift_21D = self._repelled(last[client], one.server, one.who[row : row + 1], one.moved)
+                    now_21D = root_2MD[:, row : row + 1]
+                    found_ND[client] = told_apart(last[client], now_21D, drift_21D, self.alpha)[0]
+                last[client] = root_2MD[:, row : row + 1]
+        return found_ND, "solved (4) for its last two real reports"
+
+    def _repelled(self, prototype_21D: Tensor, server: Fields, who: Cohort, moved: float) -> Tensor:
+        """How (3) moves prototypes at unit length; stored, they are about as long as when they began."""
+        square = self.first_length**2 or prototype_21D.shape[2]
+        sent = {**self.send(server, who), "proxies": server["proxies"].double()}
+        with torch.enable_grad():
+            free_21D = prototype_21D.detach().requires_grad_()
+            total = torch.stack([self.negative(unit(one_1D), sent, who).sum() for one_1D in free_21D]).sum()
+            (grad_21D,) = torch.autograd.grad(total, free_21D)
+        return -moved * self.negative_weight / square * grad_21D
+
+    def roots(self, proxy_MD: Tensor, before_ND: Tensor, client_M: Tensor, class_of_N: Tensor) -> Tensor:
+        """Both prototypes that these proxies can have been made of, with the table that they were made with."""
+        found_MD = recover_fedhide(proxy_MD, before_ND, client_M, self.alpha, self.neighbours, class_of_N)
+        if self.alpha in (0, 1):
+            return torch.stack([found_MD, found_MD])
+        return torch.stack([found_MD, mirrored(found_MD, unit(proxy_MD.double()))])
 
 
 @dataclass(frozen=True)
