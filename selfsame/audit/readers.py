@@ -1,0 +1,149 @@
+"""Attackers who read: what is reported, single updates, sums of updates, and sums over many rounds.
+
+They are passive: everybody keeps to the protocol, and the attacker computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
+from selfsame.audit.differences import identified
+from selfsame.audit.heard import listen
+from selfsame.audit.layers import LastLayer
+from selfsame.audit.transcript import overheard
+from selfsame.audit.updates import Watched, can_watch, over_groups, watch
+from selfsame.engine.batches import steps_a_round
+from selfsame.engine.plan import make_plan
+from selfsame.engine.rounds import Engine
+from selfsame.methods import SplitLoss
+from selfsame.methods.base import Scene
+from selfsame.methods.wire import Sight
+
+_SAMPLE, _WATCHED = 200, 32  # clients whose reports and whose updates are read
+_REPORTS = 32  # that are averaged at a standstill
+_SUMS = (2, 4, 16)  # sums that are tried where a run does not say over how many
+
+
+def some_clients(case: Audited, most: int) -> Tensor:
+    """Up to so many clients, drawn by the run's seed."""
+    if case.state.present <= most:
+        return case.everyone
+    order_N = case.problem.server_stream("audit", case.state.round).bits(case.state.present)[0].argsort()
+    return order_N[:most].sort().values
+
+
+def _eyes(case: Audited) -> str:
+    """Who sees what stands for owners: the widest sight of what is reported or travels with the network."""
+    wire = case.problem.method.wire
+    widest = max((sight for sight, *_ in (*wire.up.values(), *wire.head.values())), default=Sight.DEVICE)
+    return "public" if widest is Sight.PUBLIC else "server"
+
+
+@dataclass(frozen=True)
+class ReportReader:
+    """Reads what devices report beside the network; an aggregation of updates does not hide that."""
+
+    name: str = "proxies"
+
+    def fits(self, case: Audited) -> bool:
+        method, state = case.problem.method, case.state
+        shown = method.exposed(state.server, case.problem.model.head_views(state.theta_P))
+        return shown is not None or (bool(method.wire.up) and not isinstance(method, SplitLoss))
+
+    def run(self, case: Audited) -> Iterator[Finding]:
+        problem, state, method = case.problem, case.state, case.problem.method
+        who, chance = _eyes(case), case.chance
+        client_M = some_clients(case, _SAMPLE)
+        shown_RD = method.exposed(state.server, problem.model.head_views(state.theta_P))
+        if shown_RD is not None:
+            got = case.judged(client_M, shown_RD[case.rows(client_M)])
+            yield Finding(self.name, "as shared, (17)", who, ANY, *got, chance)
+        stream_M = problem.server_stream("audit", state.round).fold(2).fold(client_M)
+        scene = Scene(state.own, state.server, case.truth().float(), case.world, client_M, stream_M, _REPORTS)
+        found = method.attack(scene)
+        if found is not None:
+            got = case.judged(client_M, found[0])
+            yield Finding(self.name, "at a standstill", who, ANY, *got, chance, _REPORTS, said=found[1])
+        if method.wire.up and not problem.federation.empty:
+            after = case.copy()
+            heard = listen(case.going_on, after, case.rounds)
+            real = method.attack_reports(heard, case.world)
+            if real is not None:
+                got = case.judged(client_M, real[0][client_M], case.truth(after))
+                yield Finding(self.name, "real reports", who, ANY, *got, chance, case.rounds, said=real[1])
+
+
+def with_truth(case: Audited, watched: Watched, client_M: Tensor) -> Tensor:
+    """The truth with the vectors that these updates were made with in their places."""
+    truth_RD = case.truth()
+    if watched.truth_MD is None:
+        return truth_RD
+    return truth_RD.index_copy(0, case.rows(client_M), watched.truth_MD.double())
+
+
+@dataclass(frozen=True)
+class UpdateReader:
+    """Reads updates of the last layer, one by one or as sums."""
+
+    name: str = "updates"
+
+    def fits(self, case: Audited) -> bool:
+        return can_watch(case.problem)
+
+    def run(self, case: Audited) -> Iterator[Finding]:
+        own = case.group
+        count = min(case.state.present, max(_WATCHED, own))
+        client_M = some_clients(case, count)
+        # Groups are drawn, lest neighbours in number be alike.
+        client_M = client_M[torch.randperm(len(client_M), generator=torch.Generator().manual_seed(case.seed))]
+        watched = watch(case.problem, case.state, client_M)
+        truth_RD = with_truth(case, watched, client_M)
+        for size in dict.fromkeys((1, *_SUMS, own)):
+            if size > len(client_M):
+                continue
+            guess_GD = case.problem.method.attack_updates(over_groups(watched.seen, size))
+            if guess_GD is None:
+                return
+            some_M = client_M[: len(guess_GD) * size]
+            got = case.judged(some_M, guess_GD.repeat_interleave(size, 0), truth_RD)
+            if size == 1:
+                yield Finding(self.name, "one update", "server", CLEAR, *got, case.chance, 1)
+            else:
+                yield Finding(
+                    self.name, f"a sum of {size}", "server", SUMS, *got, 1 / size, 1, compared=size != own
+                )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SumReader:
+    """Tells the members of sums apart by who was in which, over many rounds."""
+
+    name: str = "differences"
+
+    def fits(self, case: Audited) -> bool:
+        average = case.problem.recipe.server.optimiser in ("average", "momentum")
+        return can_watch(case.problem) and LastLayer.of(case.problem) is not None and average
+
+    def run(self, case: Audited) -> Iterator[Finding]:
+        problem, after = case.going_on, case.copy()
+        plan = make_plan(problem.recipe, after.round, case.rounds, after.present).to(problem.model.device)
+        seen = overheard(problem, after, Engine(problem), plan)
+        row_N = case.rows(case.everyone)
+        got = identified(seen, case.truth(after)[row_N].cpu(), problem.method.by_angle)
+        whole = case.group if case.group > 1 else int(seen.asked_TN.sum(1).float().mean())
+        kind = "groups" if case.group > 1 else "cohorts"
+        # The networks before and after a round are everybody's, and with them the sum.
+        yield Finding(
+            self.name, f"{kind} of {whole}", "public", ANY, got.share, got.cosine, 1 / whole, case.rounds,
+            said="the best of 32 ways of weighing, chosen with the answer at hand",
+        )  # fmt: skip
+
+
+def local_steps(case: Audited) -> int:
+    """The local steps of a round."""
+    return steps_a_round(case.problem.recipe.local, case.problem.longest)
