@@ -43,6 +43,7 @@ class Finding:
     rounds: int = 0  # watched
     said: str = ""  # what stops it, or what the figure means
     compared: bool = False  # there to compare with: nothing of the kind is seen in this run
+    vectors: bool = True  # whether it seeks the vectors that stand for owners
     seconds: float = 0.0
 
     def applies(self, aggregation: str) -> bool:
@@ -63,7 +64,7 @@ class Audited:
     problem: Problem
     state: State
     rounds: int = ROUNDS  # for which an attacker who watches goes on with a copy
-    steps: int = 300  # of an attacker who searches
+    steps: int = 150  # of an attacker who searches
     seed: int = 0
 
     @property
@@ -83,7 +84,7 @@ class Audited:
     def going_on(self) -> Problem:
         """The same at the recipe's learning rate without its schedule, at whose end nothing would move."""
         recipe = self.problem.recipe
-        local, server = (replace(part, schedule="constant") for part in (recipe.local, recipe.server))
+        local, server = replace(recipe.local, schedule="constant"), replace(recipe.server, schedule="constant")
         return replace(self.problem, recipe=replace(recipe, local=local, server=server))
 
     def copy(self) -> State:
@@ -151,9 +152,7 @@ def chosen(names: Sequence[str]) -> list[Attacker]:
     return [ATTACKERS[name] for name in dict.fromkeys(names)] or list(ATTACKERS.values())
 
 
-def findings(
-    case: Audited, attackers: Sequence[Attacker], tell: Callable[[str], None] | None = None
-) -> list[Finding]:
+def findings(case: Audited, attackers: Sequence[Attacker], tell: Callable[[str], None] | None = None) -> list[Finding]:
     """What these attackers found, each with the seconds that it took."""
     found = []
     for attacker in attackers:
@@ -170,7 +169,7 @@ def findings(
 
 def strongest(found: Sequence[Finding], aggregation: str) -> Finding | None:
     """Who is farthest above chance under this aggregation, then closest to the vectors; None: nobody found anything."""
-    able = [one for one in found if one.applies(aggregation) and one.gain > 0]
+    able = [one for one in found if one.applies(aggregation) and one.vectors and one.gain > 0]
     return max(able, key=lambda one: (one.gain, one.cosine or 0.0), default=None)
 
 

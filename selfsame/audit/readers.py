@@ -15,7 +15,8 @@ from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.differences import identified
 from selfsame.audit.heard import listen
 from selfsame.audit.layers import LastLayer
-from selfsame.audit.transcript import overheard
+from selfsame.audit.transcript import local_updates, overheard
+from selfsame.audit.unrolled import fit
 from selfsame.audit.updates import Watched, can_watch, over_groups, watch
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.plan import make_plan
@@ -26,6 +27,7 @@ from selfsame.methods.wire import Sight
 
 _SAMPLE, _WATCHED = 200, 32  # clients whose reports and whose updates are read
 _REPORTS = 32  # that are averaged at a standstill
+_UNROLLED = 16  # clients whose local steps are unrolled
 _SUMS = (2, 4, 16)  # sums that are tried where a run does not say over how many
 
 
@@ -68,7 +70,7 @@ class ReportReader:
         found = method.attack(scene)
         if found is not None:
             got = case.judged(client_M, found[0])
-            yield Finding(self.name, "at a standstill", who, ANY, *got, chance, _REPORTS, said=found[1])
+            yield Finding(self.name, "at a standstill", who, ANY, *got, chance, said=found[1])
         if method.wire.up and not problem.federation.empty:
             after = case.copy()
             heard = listen(case.going_on, after, case.rounds)
@@ -113,10 +115,35 @@ class UpdateReader:
             got = case.judged(some_M, guess_GD.repeat_interleave(size, 0), truth_RD)
             if size == 1:
                 yield Finding(self.name, "one update", "server", CLEAR, *got, case.chance, 1)
+                if local_steps(case) > 1 and case.problem.method.wire.own:
+                    yield self._unrolled(case, client_M[:_UNROLLED], guess_GD[:_UNROLLED], truth_RD)
             else:
                 yield Finding(
                     self.name, f"a sum of {size}", "server", SUMS, *got, 1 / size, 1, compared=size != own
                 )  # fmt: skip
+
+    def _unrolled(self, case: Audited, client_M: Tensor, guess_MD: Tensor, truth_RD: Tensor) -> Finding:
+        """Several local steps, unrolled from the analytic answer on."""
+        problem, state, method = case.problem, case.state, case.problem.method
+        layer = LastLayer.of(problem)
+        assert layer is not None
+        lr = torch.tensor(problem.recipe.local.lr, dtype=torch.float64, device=state.theta_P.device)
+        change_MP, _, _ = local_updates(problem, state, client_M, lr)
+        who = problem.cohort(client_M, client_M >= 0)
+        sent = {
+            name: value.double() if value.is_floating_point() else value
+            for name, value in method.send(state.server, who).items()
+        }
+        # A vector that is compared by its direction is about as long as it was drawn.
+        size = getattr(method, "first_length", 0.0) or guess_MD.shape[1] ** 0.5 if method.by_angle else 1.0
+        found = fit(
+            method, layer.of_network(problem, state.theta_P), layer.of_network(problem, change_MP), size * guess_MD,
+            sent, who, float(lr), local_steps(case), case.steps,
+        )  # fmt: skip
+        got = case.judged(client_M, found.vector_MD, truth_RD)
+        left = float(found.gap_M.median())
+        said = f"unrolled {local_steps(case)} local steps; of an update {left:.2g} is left unexplained (median)"
+        return Finding(self.name, "one, unrolled", "server", CLEAR, *got, case.chance, 1, said=said)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from selfsame.audit.active import ActiveServer
 from selfsame.audit.attackers import ATTACKERS, Attacker, register
+from selfsame.audit.membership import MembershipReader
 from selfsame.audit.readers import ReportReader, SumReader, UpdateReader
 
 KNOWN: tuple[Attacker, ...] = (
     ReportReader(),
     UpdateReader(),
     SumReader(),
+    MembershipReader(),
+    ActiveServer(),
 )
 
 

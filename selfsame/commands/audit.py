@@ -34,7 +34,7 @@ def audit(
     from selfsame.audit.attackers import Audited, audit_record, chosen, findings
     from selfsame.errors import SelfsameError
     from selfsame.files import write_json
-    from selfsame.report.findings import audit_table, strongest_words
+    from selfsame.report.findings import audit_remarks, audit_table, strongest_words
     from selfsame.report.html import write_report
     from selfsame.runs.run import open_run
     from selfsame.runs.summary import read_view
@@ -46,7 +46,9 @@ def audit(
     with Console(stderr=True, quiet=quiet).status("loading") as status:
         opened = open_run(run, path, device, trust_code=trust_code)
         if opened.enrolled is not None:
-            raise SelfsameError(f"{run}: a run on devices, where the owners' vectors have stayed; audit a simulated one")
+            raise SelfsameError(
+                f"{run}: a run on devices, where the owners' vectors have stayed; audit a simulated one"
+            )
         case = Audited(opened.problem, opened.state, rounds)
         found = findings(case, attackers, lambda name: status.update(f"attacking: {name}"))
     record = audit_record(case, found, opened.title)
@@ -58,4 +60,6 @@ def audit(
         return
     Console(width=None if Console().is_terminal else 80).print(audit_table(record).terminal())
     print(strongest_words(record))
+    for remark in audit_remarks(record):
+        print(remark)
     print(f"audit: {run / 'audit.json'}")

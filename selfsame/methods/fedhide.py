@@ -256,7 +256,10 @@ class FedHide(ProxyPrototypes):
         root_2MD = self.roots(first_MD, scene.server["proxies"], who_M, scene.world.class_of_N)
         later_2MD = self.roots(second_MD, after["proxies"], who_M, scene.world.class_of_N)
         found_MD = told_apart(root_2MD, later_2MD, None, self.alpha)
-        return found_MD, "solved (4) for the prototype, given alpha, K and the public table before and after two reports"
+        return (
+            found_MD,
+            "solved (4) for the prototype, given alpha, K and the public table before and after two reports",
+        )
 
     def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str]:
         """(4) is inverted for the last report of each client, and the one before it settles which root is right."""

@@ -7,8 +7,8 @@ needs inner products only, so subsets are 0/1 rows S_ML over a Gram matrix of sh
 In a table whose rows are bunched both candidates have the same nearest rows: they mirror each other across the proxy,
 and one report does not tell which is right. Early in training prototypes lean away from their proxies, later towards
 them, so neither is the likelier one. A second report tells (`told_apart`): the table has moved in between, and with it
-the mirror. So two reports agree on the true vector, once it is moved by what the repulsion (3) is known to do to it, and
-on its mirror image they do not.
+the mirror. So two reports agree on the true vector, once it is moved by what the repulsion (3) is known to do to it,
+and on its mirror image they do not.
 
 Shapes: R clients attacked, N table rows, L shortlisted rows, D width.
 """

@@ -11,8 +11,8 @@ from selfsame.report.words import finite, percent
 
 HEADINGS = ("Attacker", "What it does", "Who sees it", "Found\n%", "Cosine", "Chance\n%", "Cost")
 NOTE = (
-    "Found: owners whose vector the attacker's guess is closest to. Chance: what a guess finds, or one of a whole group. "
-    "Below the line: what other aggregations would show."
+    "Found: owners whose vector the attacker's guess is closest to. Chance: what a guess finds, or one of a whole "
+    "group. Below the line: what other aggregations would show."
 )
 _FIELDS = ("attacker", "did", "who", "under", "identified", "cosine", "chance", "rounds", "said", "seconds", "applies")
 
@@ -30,7 +30,9 @@ def audit_rows(audit: Mapping[str, Any]) -> list[list[str]]:
 def audit_sheet(audit: Mapping[str, Any]) -> Sheet:
     """The whole table."""
     applying = sum(bool(one["applies"]) for one in _found(audit))
-    title = f"{audit.get('title', '')}, after round {audit.get('round', '?')}, aggregation {audit.get('aggregation', '?')}"
+    title = (
+        f"{audit.get('title', '')}, after round {audit.get('round', '?')}, aggregation {audit.get('aggregation', '?')}"
+    )
     headings = [heading.replace("\n", " ") for heading in HEADINGS]
     ends = (applying - 1,) if 0 < applying < len(_found(audit)) else ()
     return Sheet(headings, audit_rows(audit), title=title, note=NOTE, words=(0, 1, 2), ends=ends)
@@ -48,6 +50,15 @@ def strongest_words(audit: Mapping[str, Any]) -> str:
         return "Nobody gets more than a guess would."
     got = f"{percent(best['identified'], 0)} % of the owners (a guess: {percent(best['chance'], 0)} %)"
     return f"The strongest attacker: {best['attacker']}, {best['did']} ({_seen_by(best)}), identifies {got}."
+
+
+def audit_remarks(audit: Mapping[str, Any]) -> list[str]:
+    """What is to be said of the attacks that are possible in this run, one line each."""
+    said: dict[str, list[str]] = {}
+    for one in _found(audit):
+        if one["applies"] and one["said"]:
+            said.setdefault(one["said"], []).append(f"{one['attacker']}, {one['did']}")
+    return [f"{'; '.join(names)}: {words}." for words, names in said.items()]
 
 
 def _found(audit: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
