@@ -73,7 +73,7 @@ class ActiveServer:
             both_M = torch.cat([client_M[place : place + 1], client_M[other_H]])
             guess.append(_read(case, both_M, both_MP, float(lr)))
         got = case.judged(client_M, torch.cat(guess), truth_RD)
-        did, chance = "two networks", 1 / group
+        did, chance = "2 networks", 1 / group
         alone = torch.cat([_read(case, None, one_1P, float(lr)) for one_1P in loud_MP.split(1)])
         for under, words in STOPS.items():
             if under == CLEAR:

@@ -9,7 +9,7 @@ from typing import Any
 from selfsame.report.table import Sheet
 from selfsame.report.words import finite, percent
 
-HEADINGS = ("Attacker", "What it does", "Who sees it", "Found\n%", "Cosine", "Chance\n%", "Cost")
+HEADINGS = ("Attacker", "What it does", "Who sees it", "Found\n%", "Cosine", "Chance\n%", "Rounds\nor s")
 NOTE = (
     "Found: owners whose vector the attacker's guess is closest to. Chance: what a guess finds, or one of a whole "
     "group. Below the line: what other aggregations would show."
@@ -77,5 +77,4 @@ def _cosine(value: Any) -> str:
 
 def _cost(one: Mapping[str, Any]) -> str:
     """The rounds watched, or the seconds spent."""
-    rounds = int(one["rounds"])
-    return f"{rounds} round{'s' if rounds > 1 else ''}" if rounds else f"{one['seconds']:.1f} s"
+    return str(one["rounds"]) if one["rounds"] else f"{one['seconds']:.1f} s"
