@@ -5,6 +5,7 @@ inconsistent networks   one device of a group gets the network, the others one t
 a chosen table          a device of FedHide hides among proxies that the server made up: its report is then as good as
                         the prototype.
 sybils                  all members of a group but h are the server's own, and what they send is taken off the sum.
+silence                 all members of a group but the fewest allowed are said never to have answered, and count as zero.
 
 Updates are those of the real devices' code, and sums those of the run's own terms. The last word is what stops it.
 
@@ -32,6 +33,7 @@ from selfsame.methods.update_attack import Seen
 from selfsame.streams import Stream
 
 _TARGETS = 16
+_GROUP = 7  # of sums that a run does not release
 _LOUD = 1e6  # a last layer so many times as large hardly moves by a loss of the angle
 _DIGEST = "a device signs the digest of the network that it was sent, and"
 STOPS = {
@@ -39,7 +41,12 @@ STOPS = {
     "masked": f"stopped: {_DIGEST} a helper takes the masks off records of one network alone",
     "enclave": f"stopped: {_DIGEST} the enclave adds up records of one network alone",
 }
-REGISTER = "made-up devices are stopped by the helper's or the enclave's own register of keys; bought ones by nothing"
+REGISTER = {
+    "masked": "a helper takes masks off for the devices in its own register alone; real devices that the server has "
+    "bought are in it, and nothing stops those",
+    "enclave": "nothing stops it: the register is the server's word, its hash in the plan for an auditor to compare",
+}
+REGISTER[CLEAR] = f"masked: {REGISTER['masked']}; enclave: {REGISTER['enclave']}"
 TABLE = "nothing stops it: a device cannot know what others reported, and no digest covers the table"
 
 
@@ -60,7 +67,7 @@ class ActiveServer:
             yield self._table(case)
 
     def _networks(self, case: Audited) -> Iterator[Finding]:
-        group = case.group if case.group > 1 else min(case.state.present, 7)
+        group = _group(case)
         client_M = some_clients(case, max(_TARGETS, group))
         lr = torch.tensor(case.problem.recipe.local.lr, dtype=torch.float64, device=client_M.device)
         loud_MP, truth_RD = _updates(case, client_M, lr)
@@ -85,27 +92,29 @@ class ActiveServer:
         yield Finding(self.name, f"{did}, unseen", "server", SUMS, *got, chance, 1, said=words, compared=True)
 
     def _sybils(self, case: Audited) -> Iterator[Finding]:
-        group = case.group if case.group > 1 else min(case.state.present, 7)
+        """What is left of a sum once the server has taken off what its own members sent, and of one that it thinned."""
+        group, register = _group(case), REGISTER[case.aggregation]
         client_M = some_clients(case, _TARGETS)
         lr = torch.tensor(case.problem.recipe.local.lr, dtype=torch.float64, device=client_M.device)
         change_MP, truth_RD = _updates(case, client_M, lr)
-        for honest in dict.fromkeys((1, 2, max(1, group // 2))):
-            if honest > min(group, len(client_M)):
+        of_one = f"with {group - 1} sybils of {group} what is left of the sum is one update: everybody is identified"
+        least = case.problem.recipe.sums.least
+        ways = {f"sybils, {honest} honest": honest for honest in (1, 2, group // 2)}
+        ways |= {f"silence, {least} answer": least} if least else {}
+        for did, honest in ways.items():
+            if not 1 <= honest <= len(client_M):
                 continue
             count = len(client_M) // honest * honest
             parts = zip(client_M[:count].split(honest), change_MP[:count].split(honest), strict=True)
-            # What sybils sent is known to the server to the last digit: it takes that off, and the honest remain.
             guess_GD = torch.cat([_read(case, who_H, change_HP, float(lr)) for who_H, change_HP in parts])
             got = case.judged(client_M[:count], guess_GD.repeat_interleave(honest, 0), truth_RD)
-            of_one = (
-                f"with {group - 1} sybils of {group} what is left of the sum is one update: everybody is identified"
-            )
             most = f"with {honest} honest members of {group} one in {honest} is identified at most"
-            said = f"{of_one if honest == 1 else most} (without noise); {REGISTER}"
+            said = f"{of_one if honest == 1 else most} (without noise); {register}"
+            if did.startswith("silence"):
+                said = f"sums.least: nothing is released of fewer than {least} answers, so one in {least} at most"
             chance = case.chance if honest == 1 else 1 / honest
             yield Finding(
-                self.name, f"sybils, {honest} honest", "server", SUMS, *got, chance, 1, said=said,
-                compared=case.aggregation == CLEAR,
+                self.name, did, "server", SUMS, *got, chance, 1, said=said, compared=case.aggregation == CLEAR
             )  # fmt: skip
 
     def _table(self, case: Audited) -> Finding:
@@ -113,6 +122,11 @@ class ActiveServer:
         guess_MD, rounds = chosen_table(case, client_M)
         got = case.judged(client_M, guess_MD)
         return Finding(self.name, "a chosen table", "server", ANY, *got, case.chance, rounds, said=TABLE)
+
+
+def _group(case: Audited) -> int:
+    """Over how many devices sums are, or would be in a run that releases none."""
+    return case.group if case.group > 1 else min(case.state.present, _GROUP)
 
 
 def _nothing_seen(case: Audited) -> Seen:

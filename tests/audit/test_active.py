@@ -64,6 +64,10 @@ def test_what_each_gets_and_what_stops_it(aggregation):
     assert alone.identified == 1 and "everybody is identified" in alone.said
     assert two.identified <= 0.5 and "one in 2" in two.said
     assert alone.applies(aggregation) == (aggregation != "clear")
+    assert ("silence, 3 answer", "sums") in found or aggregation == "clear"  # half of a group of 6
+    if aggregation != "clear":
+        assert found["silence, 3 answer", "sums"].identified <= 1 / 3
+        assert ("helper" if aggregation == "masked" else "auditor") in alone.said
 
 
 def test_a_table_of_one_vector_leaves_the_prototype_bare():

@@ -8,7 +8,7 @@ from selfsame.methods.base import Cohort, unit
 from selfsame.methods.fedhide import FedGN
 from selfsame.methods.update_attack import seen_of
 
-CLIENTS, SAMPLES, DIM, FEATURES, STEPS, RATE = 3, 5, 12, 20, 4, 0.8
+CLIENTS, SAMPLES, DIM, FEATURES, STEPS, RATE = 2, 4, 10, 16, 3, 1.0
 METHOD = FedGN()
 WHO = Cohort(torch.arange(CLIENTS), torch.arange(CLIENTS), torch.ones(CLIENTS).bool())
 
