@@ -5,7 +5,7 @@ inconsistent networks   one device of a group gets the network, the others one t
 a chosen table          a device of FedHide hides among proxies that the server made up: its report is then as good as
                         the prototype.
 sybils                  all members of a group but h are the server's own, and what they send is taken off the sum.
-silence                 all members of a group but the fewest allowed are said never to have answered, and count as zero.
+silence                 all members of a group but the fewest allowed never answered, it says: they count as zero.
 
 Updates are those of the real devices' code, and sums those of the run's own terms. The last word is what stops it.
 
