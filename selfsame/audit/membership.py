@@ -32,6 +32,8 @@ from selfsame.streams import Stream, host_generator
 
 DOUBT = 0.05  # how often a bound may be wrong
 _CANARIES = 64  # in one run, at most
+_FEW = 8  # whatever the size of the network
+_AT_ONCE = 2**26  # numbers of updates in work at a time
 _TOSSES = 56  # coins to be tossed in all: small federations train several times
 _RIDGE = 1e-9  # of the mean square of what canaries would have sent
 
@@ -144,7 +146,8 @@ class MembershipReader:
         return can_watch(case.problem)
 
     def run(self, case: Audited) -> Iterator[Finding]:
-        canaries = min(case.problem.world.clients, _CANARIES)
+        large = max(_FEW, _AT_ONCE // len(case.state.theta_P))
+        canaries = min(case.problem.world.clients, _CANARIES, large)
         times = -(-_TOSSES // canaries)
         right = sum(
             train_with_coins(case.problem, canaries, case.rounds, case.seed + one).right for one in range(times)

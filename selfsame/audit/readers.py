@@ -27,6 +27,8 @@ from selfsame.methods.wire import Sight
 
 _SAMPLE, _WATCHED = 200, 32  # clients whose reports and whose updates are read
 _REPORTS = 32  # that are averaged at a standstill
+_KEPT = 2**28  # numbers of the tables of all rounds that are kept
+_MOST = 1000  # clients that can be told apart by least squares
 _UNROLLED = 16  # clients whose local steps are unrolled
 _SUMS = (2, 4, 16)  # sums that are tried where a run does not say over how many
 
@@ -73,11 +75,13 @@ class ReportReader:
             yield Finding(self.name, "at a standstill", who, ANY, *got, chance, said=found[1])
         if method.wire.up and not problem.federation.empty:
             after = case.copy()
-            heard = listen(case.going_on, after, case.rounds)
+            table = sum(rows.numel() for rows in state.server.values())
+            rounds = min(case.rounds, max(2, _KEPT // max(1, table)))
+            heard = listen(case.going_on, after, rounds)
             real = method.attack_reports(heard, case.world)
             if real is not None:
                 got = case.judged(client_M, real[0][client_M], case.truth(after))
-                yield Finding(self.name, "real reports", who, ANY, *got, chance, case.rounds, said=real[1])
+                yield Finding(self.name, "real reports", who, ANY, *got, chance, rounds, said=real[1])
 
 
 def with_truth(case: Audited, watched: Watched, client_M: Tensor) -> Tensor:
@@ -154,7 +158,7 @@ class SumReader:
 
     def fits(self, case: Audited) -> bool:
         average = case.problem.recipe.server.optimiser in ("average", "momentum")
-        return can_watch(case.problem) and LastLayer.of(case.problem) is not None and average
+        return can_watch(case.problem) and average and case.state.present <= _MOST
 
     def run(self, case: Audited) -> Iterator[Finding]:
         problem, after = case.going_on, case.copy()

@@ -265,28 +265,37 @@ class FedHide(ProxyPrototypes):
         """(4) is inverted for the last report of each client, and the one before it settles which root is right."""
         device = heard[0].server["proxies"].device
         found_ND = torch.zeros(world.clients, world.dim, dtype=torch.float64, device=device)
-        last: dict[int, Tensor] = {}  # both roots of each client's last report
+        last_2ND = found_ND.new_zeros(2, *found_ND.shape)  # both roots of the report before the last
+        left_N = torch.zeros(world.clients, dtype=torch.int64, device=device)  # reports to come
         for one in heard:
-            client_M, before_ND = one.who.client_M, one.server["proxies"]
-            root_2MD = self.roots(one.leaves["proxy"], before_ND, client_M, world.class_of_N)
-            found_ND[client_M] = root_2MD[0]
-            for row, client in enumerate(client_M.tolist()):
-                if client in last:
-                    drift_21D = self._repelled(last[client], one.server, one.who[row : row + 1], one.moved)
-                    now_21D = root_2MD[:, row : row + 1]
-                    found_ND[client] = told_apart(last[client], now_21D, drift_21D, self.alpha)[0]
-                last[client] = root_2MD[:, row : row + 1]
+            left_N[one.who.client_M] += 1
+        known_N = torch.zeros_like(left_N, dtype=torch.bool)
+        for one in heard:
+            here_M = left_N[one.who.client_M] <= 2
+            left_N[one.who.client_M] -= 1
+            who = one.who[here_M]
+            if not len(who.client_M):
+                continue
+            root_2MD = self.roots(one.leaves["proxy"][here_M], one.server["proxies"], who.client_M, world.class_of_N)
+            found_ND[who.client_M] = root_2MD[0]
+            again_M = known_N[who.client_M]
+            if again_M.any():
+                before_2AD = last_2ND[:, who.client_M[again_M]]
+                drift_2AD = self._repelled(before_2AD, one.server, who[again_M], one.moved)
+                settled_AD = told_apart(before_2AD, root_2MD[:, again_M], drift_2AD, self.alpha)
+                found_ND[who.client_M[again_M]] = settled_AD
+            last_2ND[:, who.client_M], known_N[who.client_M] = root_2MD, True
         return found_ND, "solved (4) for its last two real reports"
 
-    def _repelled(self, prototype_21D: Tensor, server: Fields, who: Cohort, moved: float) -> Tensor:
+    def _repelled(self, prototype_2MD: Tensor, server: Fields, who: Cohort, moved: float) -> Tensor:
         """How (3) moves prototypes at unit length; stored, they are about as long as when they began."""
-        square = self.first_length**2 or prototype_21D.shape[2]
+        square = self.first_length**2 or prototype_2MD.shape[2]
         sent = {**self.send(server, who), "proxies": server["proxies"].double()}
         with torch.enable_grad():
-            free_21D = prototype_21D.detach().requires_grad_()
-            total = torch.stack([self.negative(unit(one_1D), sent, who).sum() for one_1D in free_21D]).sum()
-            (grad_21D,) = torch.autograd.grad(total, free_21D)
-        return -moved * self.negative_weight / square * grad_21D
+            free_2MD = prototype_2MD.detach().requires_grad_()
+            total = torch.stack([self.negative(unit(one_MD), sent, who).sum() for one_MD in free_2MD]).sum()
+            (grad_2MD,) = torch.autograd.grad(total, free_2MD)
+        return -moved * self.negative_weight / square * grad_2MD
 
     def roots(self, proxy_MD: Tensor, before_ND: Tensor, client_M: Tensor, class_of_N: Tensor) -> Tensor:
         """Both prototypes that these proxies can have been made of, with the table that they were made with."""
