@@ -68,7 +68,7 @@ def told_apart(earlier_2RD: Tensor, later_2RD: Tensor, drift_2RD: Tensor | None,
     expected_2RD = earlier_2RD if drift_2RD is None else earlier_2RD + drift_2RD
     gap_2R = torch.cdist(later_2RD.transpose(0, 1), expected_2RD.transpose(0, 1)).amin(2).T
     if drift_2RD is None:
-        second_R = (gap_2R[1] < gap_2R[0] / 2) & (gap_2R[0] > _ROUNDING / alpha)
+        second_R = (gap_2R[1] < gap_2R[0] / 2) & (alpha * gap_2R[0] > _ROUNDING)
     else:  # samples pull as well, so that neither root is met exactly
         second_R = gap_2R[1] < gap_2R[0]
     return torch.where(second_R[:, None], later_2RD[1], later_2RD[0])

@@ -93,6 +93,15 @@ def test_every_method_can_be_audited(name):
     assert all(torch.equal(before[key], value) for key, value in case.state.tensors().items())
 
 
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_nothing_and_all_of_the_prototype(alpha):
+    """Without a trace of it the proxy is all there is to see; with nothing else the proxy is the prototype."""
+    found = {one.did: one for one in ReportReader().run(case_of("fedhide", method={"alpha": alpha, "neighbours": 3}))}
+    assert set(found) == {"as shared, (17)", "at a standstill", "real reports"}
+    for did in ("at a standstill", "real reports"):
+        assert found[did].identified == 1 if alpha else found[did].cosine < 0.9
+
+
 def test_several_steps_are_unrolled_and_one_is_not():
     one = [found.did for found in UpdateReader().run(case_of("fedgn"))]
     several = [found.did for found in UpdateReader().run(case_of("fedgn", local={"steps": 2}))]

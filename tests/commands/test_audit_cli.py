@@ -64,3 +64,17 @@ def test_a_method_that_sends_nothing_gives_nothing_away(selfsame, tmp_path):
     assert selfsame("train", "deepsvdd", *SMALL, "--set", "net.bias=false", "--out", run)[0] == 0
     code, out, _ = selfsame("audit", run, "--quiet")
     assert code == 0 and "Nobody gets more than a guess would." in out
+
+
+def test_choose_prints_what_keeps_the_promise(selfsame):
+    few = ("--methods", "feduv", "--rounds", 1, "--watched", 2, "--device", "cpu", "--quiet")
+    code, out, err = selfsame("choose", "--most-leakage", 0.3, *few)
+    assert code == 0 and err == ""
+    assert "masked" in out and "│ clear" not in out and "1 of 2 settings" in out
+    for words, said in (
+        (("--most-leakage", 2), "--most-leakage: must lie between 0 and 1"),
+        (("--most-leakage", 0.5, "--aggregations", "hidden"), "--aggregations hidden: must be one of"),
+        (("--most-leakage", 0.5, "--methods", "fedhid"), "did you mean 'fedhide'"),
+    ):
+        code, out, err = selfsame("choose", *words)
+        assert code == 2 and said in err and err.count("\n") == 1
