@@ -35,6 +35,7 @@ from selfsame.streams import Stream
 _TARGETS = 16
 _GROUP = 7  # of sums that a run does not release
 _LOUD = 1e6  # a last layer so many times as large hardly moves by a loss of the angle
+_FAR = 2.0**20  # from everybody else's hyperspheres; a power of two, of which means are exact
 _DIGEST = "a device signs the digest of the network that it was sent, and"
 STOPS = {
     CLEAR: "nothing needs to: the server reads each update",
@@ -158,6 +159,8 @@ def stilled(problem: Problem, theta_P: Tensor) -> Tensor:
                 views[name].mul_(_LOUD)
     else:
         views[layer.weight].zero_()
+        if layer.bias is not None:
+            views[layer.bias].fill_(_FAR)
     return out_P
 
 

@@ -34,7 +34,7 @@ def case_of(name, rounds=3, sums=None, **method):
     return Audited(problem, state, 40)
 
 
-@pytest.mark.parametrize("name", ["fedhide", "feduv", "fedmetric-pos"])
+@pytest.mark.parametrize("name", ["fedhide", "feduv", "fedmetric-pos", "fedmetric"])
 def test_a_stilled_network_keeps_the_last_layer_still(name):
     options = {"code_length": 31, "secrets": "seeded"} if name == "feduv" else {}
     case = case_of(name, **options)
