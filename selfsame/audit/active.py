@@ -22,7 +22,7 @@ from torch import Tensor
 
 from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.layers import LastLayer
-from selfsame.audit.readers import local_steps, some_clients
+from selfsame.audit.readers import read_sum, some_clients
 from selfsame.audit.transcript import local_updates
 from selfsame.audit.updates import can_watch
 from selfsame.engine.problem import Problem
@@ -30,7 +30,6 @@ from selfsame.methods.base import Scene, each_row, normal_rows, unit
 from selfsame.methods.fedhide import FedHide
 from selfsame.methods.fedhide_attack import told_apart
 from selfsame.methods.update_attack import Seen
-from selfsame.streams import Stream
 
 _TARGETS = 16
 _GROUP = 7  # of sums that a run does not release
@@ -79,10 +78,10 @@ class ActiveServer:
             other_H = torch.arange(1, group, device=client_M.device).add(place).remainder(len(client_M))
             both_MP = torch.cat([loud_MP[place : place + 1], still_MP[other_H]])
             both_M = torch.cat([client_M[place : place + 1], client_M[other_H]])
-            guess.append(_read(case, both_M, both_MP, float(lr)))
+            guess.append(read_sum(case, both_M, both_MP, float(lr)))
         got = case.judged(client_M, torch.cat(guess), truth_RD)
         did, chance = "2 networks", 1 / group
-        alone = torch.cat([_read(case, None, one_1P, float(lr)) for one_1P in loud_MP.split(1)])
+        alone = torch.cat([read_sum(case, None, one_1P, float(lr)) for one_1P in loud_MP.split(1)])
         for under, words in STOPS.items():
             if under == CLEAR:
                 single = case.judged(client_M, alone, truth_RD)
@@ -107,10 +106,10 @@ class ActiveServer:
                 continue
             count = len(client_M) // honest * honest
             parts = zip(client_M[:count].split(honest), change_MP[:count].split(honest), strict=True)
-            guess_GD = torch.cat([_read(case, who_H, change_HP, float(lr)) for who_H, change_HP in parts])
+            guess_GD = torch.cat([read_sum(case, who_H, change_HP, float(lr)) for who_H, change_HP in parts])
             got = case.judged(client_M[:count], guess_GD.repeat_interleave(honest, 0), truth_RD)
             most = f"with {honest} honest members of {group} one in {honest} is identified at most"
-            said = f"{of_one if honest == 1 else most} (without noise); {register}"
+            said = f"{of_one} (without noise); {register}" if honest == 1 else f"{most} (without noise)"
             if did.startswith("silence"):
                 said = f"sums.least: nothing is released of fewer than {least} answers, so one in {least} at most"
             chance = case.chance if honest == 1 else 1 / honest
@@ -162,29 +161,6 @@ def stilled(problem: Problem, theta_P: Tensor) -> Tensor:
         if layer.bias is not None:
             views[layer.bias].fill_(_FAR)
     return out_P
-
-
-def _read(case: Audited, client_M: Tensor | None, change_MP: Tensor, lr: float) -> Tensor:
-    """The vector that the sum of these updates points at, as if it were one client's: (1, D).
-
-    As the run releases it of these clients; None: the plain sum.
-    """
-    problem = case.problem
-    total_P = change_MP.double().sum(0)
-    if problem.sums is not None and client_M is not None:
-
-        def draw(purpose: str, who_M: Tensor) -> Stream:
-            return problem.stream(f"audit {purpose}", who_M, case.state.round)
-
-        sums, ones_M = problem.sums, torch.ones_like(client_M)
-        sent_MP = sums.contributions(client_M, change_MP, ones_M, draw)
-        total_P = sums.mean(sent_MP.sum(0, dtype=sums.nothing(change_MP[0]).dtype), draw) * len(client_M)
-    layer = LastLayer.of(problem)
-    assert layer is not None
-    seen = layer.seen(problem, case.state.theta_P.double(), total_P[None], lr * local_steps(case))
-    guess_1D = problem.method.attack_updates(seen)
-    assert guess_1D is not None
-    return guess_1D
 
 
 def chosen_table(case: Audited, client_M: Tensor) -> tuple[Tensor, int]:

@@ -24,13 +24,14 @@ from selfsame.engine.rounds import Engine
 from selfsame.methods import SplitLoss
 from selfsame.methods.base import Scene
 from selfsame.methods.wire import Sight
+from selfsame.streams import Stream
 
 _SAMPLE, _WATCHED = 200, 32  # clients whose reports and whose updates are read
 _REPORTS = 32  # that are averaged at a standstill
 _KEPT = 2**28  # numbers of the tables of all rounds that are kept
 _MOST = 1000  # clients that can be told apart by least squares
 _WINDOWS = (2, 8)  # rounds whose reports are averaged: vectors move on, so that all of them can be too many
-_UNROLLED = 16  # clients whose local steps are unrolled
+_UNROLLED = 8  # clients whose local steps are unrolled
 _SUMS = (2, 4, 16)  # sums that are tried where a run does not say over how many
 
 
@@ -80,14 +81,12 @@ class ReportReader:
             rounds = min(case.rounds, max(2, _KEPT // max(1, table)))
             heard = listen(case.going_on, after, rounds)
             truth_RD, best = case.truth(after), None
-            for last in sorted({min(last, len(heard)) for last in (*_WINDOWS, len(heard))}):
+            for last in sorted({min(last, len(heard)) for last in (*_WINDOWS, len(heard))} - {0}):
                 real = method.attack_reports(heard[-last:], case.world)
                 if real is None:
                     return
                 got = case.judged(client_M, real[0][client_M], truth_RD)
-                said = (
-                    f"{real[1]}: the last {last} rounds, the best of {_WINDOWS} and all, chosen with the answer at hand"
-                )
+                said = f"{real[1]}, of the last {last} rounds (2, 8 or all, chosen with the answer at hand)"
                 best = max(best or (got, said), (got, said), key=lambda one: one[0])
             if best is not None:
                 yield Finding(self.name, "real reports", who, ANY, *best[0], chance, rounds, said=best[1])
@@ -122,6 +121,8 @@ class UpdateReader:
             if size > len(client_M):
                 continue
             guess_GD = case.problem.method.attack_updates(over_groups(watched.seen, size))
+            if guess_GD is not None and size == own > 1:
+                guess_GD = self._released(case, client_M[: len(guess_GD) * size], size)
             if guess_GD is None:
                 return
             some_M = client_M[: len(guess_GD) * size]
@@ -134,6 +135,12 @@ class UpdateReader:
                 yield Finding(
                     self.name, f"a sum of {size}", "server", SUMS, *got, 1 / size, 1, compared=size != own
                 )  # fmt: skip
+
+    def _released(self, case: Audited, client_M: Tensor, size: int) -> Tensor:
+        """What the sums of these groups point at as the run releases them: clipped, rounded, with its noise."""
+        lr = torch.tensor(case.problem.recipe.local.lr, dtype=torch.float64, device=client_M.device)
+        parts = [(who_M, local_updates(case.problem, case.state, who_M, lr)[0]) for who_M in client_M.split(size)]
+        return torch.cat([read_sum(case, who_M, change_MP, float(lr)) for who_M, change_MP in parts])
 
     def _unrolled(self, case: Audited, client_M: Tensor, guess_MD: Tensor, truth_RD: Tensor) -> Finding:
         """Several local steps, unrolled from the analytic answer on."""
@@ -187,3 +194,26 @@ class SumReader:
 def local_steps(case: Audited) -> int:
     """The local steps of a round."""
     return steps_a_round(case.problem.recipe.local, case.problem.longest)
+
+
+def read_sum(case: Audited, client_M: Tensor | None, change_MP: Tensor, lr: float) -> Tensor:
+    """The vector that the sum of these updates points at, as if it were one client's: (1, D).
+
+    As the run releases it of these clients; None: the plain sum.
+    """
+    problem = case.problem
+    total_P = change_MP.double().sum(0)
+    if problem.sums is not None and client_M is not None:
+
+        def draw(purpose: str, who_M: Tensor) -> Stream:
+            return problem.stream(f"audit {purpose}", who_M, case.state.round)
+
+        sums, ones_M = problem.sums, torch.ones_like(client_M)
+        sent_MP = sums.contributions(client_M, change_MP, ones_M, draw)
+        total_P = sums.mean(sent_MP.sum(0, dtype=sums.nothing(change_MP[0]).dtype), draw) * len(client_M)
+    layer = LastLayer.of(problem)
+    assert layer is not None
+    seen = layer.seen(problem, case.state.theta_P.double(), total_P[None], lr * local_steps(case))
+    guess_1D = problem.method.attack_updates(seen)
+    assert guess_1D is not None
+    return guess_1D
