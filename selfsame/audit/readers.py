@@ -19,8 +19,11 @@ from selfsame.audit.transcript import local_updates, overheard
 from selfsame.audit.unrolled import fit
 from selfsame.audit.updates import Watched, can_watch, over_groups, watch
 from selfsame.engine.batches import steps_a_round
+from selfsame.engine.groups import initially_present
 from selfsame.engine.plan import make_plan
+from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
+from selfsame.engine.state import State, begin
 from selfsame.methods import SplitLoss
 from selfsame.methods.base import Scene
 from selfsame.methods.wire import Sight
@@ -177,18 +180,27 @@ class SumReader:
         return can_watch(case.problem) and average and case.state.present <= _MOST
 
     def run(self, case: Audited) -> Iterator[Finding]:
-        problem, after = case.going_on, case.copy()
-        plan = make_plan(problem.recipe, after.round, case.rounds, after.present).to(problem.model.device)
-        seen = overheard(problem, after, Engine(problem), plan)
-        row_N = case.rows(case.everyone)
-        got = identified(seen, case.truth(after)[row_N].cpu(), problem.method.by_angle)
-        whole = case.group if case.group > 1 else int(seen.asked_TN.sum(1).float().mean())
-        kind = "groups" if case.group > 1 else "cohorts"
+        yield self._watched(case, case.going_on, case.copy(), case.rounds, first=False)
+        recipe, clients = case.problem.recipe, case.problem.world.clients
+        begun = begin(case.problem, initially_present(recipe, clients))
+        rounds = min(case.rounds, recipe.run.rounds)
+        if begun.present < clients:
+            rounds = min(rounds, recipe.cohort.join_round)
+        yield self._watched(case, case.problem, begun, rounds, first=True)
+
+    def _watched(self, case: Audited, problem: Problem, state: State, rounds: int, first: bool) -> Finding:
+        """What so many rounds give away; the first ones of a run are repeated from its recipe, as they were."""
+        plan = make_plan(problem.recipe, state.round, rounds, state.present).to(problem.model.device)
+        seen = overheard(problem, state, Engine(problem), plan)
+        client_N = torch.arange(state.present, device=state.theta_P.device)
+        truth_ND = case.truth(state)[case.rows(client_N)]
+        got = identified(seen, truth_ND.cpu(), problem.method.by_angle)
+        kind = f"groups of {case.group}" if case.group > 1 else f"cohorts of {int(seen.asked_TN.sum(1).max())}"
+        chance = 1 / case.group if case.group > 1 else case.chance
+        said = "the best of 32 ways of weighing, chosen with the answer at hand"
         # The networks before and after a round are everybody's, and with them the sum.
-        yield Finding(
-            self.name, f"{kind} of {whole}", "public", ANY, got.share, got.cosine, 1 / whole, case.rounds,
-            said="the best of 32 ways of weighing, chosen with the answer at hand",
-        )  # fmt: skip
+        did = "its first rounds" if first else kind
+        return Finding(self.name, did, "public", ANY, got.share, got.cosine, chance, rounds, said=said)
 
 
 def local_steps(case: Audited) -> int:

@@ -120,8 +120,10 @@ def test_a_summed_run_shows_its_own_groups():
 
 def test_random_cohorts_are_told_apart_over_rounds():
     case = case_of("feduv", rounds=60, cohort={"size": 4, "weights": "uniform"})
-    (found,) = SumReader().run(case)
-    assert found.identified > 0.8 and found.rounds == 60 and found.who == "public"
+    going_on, first = SumReader().run(case)
+    assert going_on.did == "cohorts of 4" and going_on.chance == case.chance
+    assert going_on.identified > 0.8 and going_on.rounds == 60 and going_on.who == "public"
+    assert first.rounds == 20 and first.identified > going_on.chance
 
 
 def test_a_copy_goes_on_at_the_full_rate():
