@@ -80,12 +80,10 @@ def test_one_line_adds_an_attacker(monkeypatch):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_can_be_audited(name):
     """Whatever fits runs, on a copy: the run's own state is as it was."""
-    if name == "fdml":
-        return
     case = case_of(name)
     before = {key: value.clone() for key, value in case.state.tensors().items()}
     found = findings(case, PASSIVE)
-    assert found or name == "deepsvdd"
+    assert bool(found) != (name in ("deepsvdd", "fdml"))  # of which nothing is seen in the clear
     for one in found:
         assert one.identified is None or 0 <= one.identified <= 1
         assert 0 < one.chance <= 1 and one.seconds >= 0
