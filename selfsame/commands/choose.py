@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from selfsame.commands.options import PathTo, Quiet
-from selfsame.commands.progress import loading, table_of
+from selfsame.commands.progress import loading
 
 
 def choose(
@@ -35,6 +35,7 @@ def choose(
     from selfsame.config.recipe import DataPart
     from selfsame.errors import SelfsameError
     from selfsame.methods import method_class
+    from selfsame.report.table import Sheet
     from selfsame.report.words import duration, percent
     from selfsame.runs import choice
     from selfsame.runs.experiments import load_data
@@ -62,6 +63,8 @@ def choose(
         for one in kept
     ]  # fmt: skip
     if rows:
-        table_of(rows, "setting", "aggregation", "leaks %", "to", "EER %", "P@1 %", "needs", "seconds")
+        heads = ("Setting", "Updates", "Leaks\n%", "To", "EER\n%", "P@1\n%", "Needs", "Sec")
+        sheet = Sheet(heads, rows, words=(0, 1, 3, 6), whole=(1, 2, 4, 5, 6, 7))
+        Console(width=None if Console().is_terminal else 80).print(sheet.terminal())
     said = f"{len(kept)} of {len(tried)} settings let no attacker identify more than {percent(most_leakage, 0)} %"
     print(f"{said}. One seed, {rounds} rounds, attackers who only read.")
