@@ -10,7 +10,7 @@ import typer
 import typer.core
 
 from selfsame import __version__
-from selfsame.commands import cluster, data, enrol, evaluate, export, privacy, recipes, train, verify
+from selfsame.commands import audit, choose, cluster, data, enrol, evaluate, export, privacy, recipes, train, verify
 from selfsame.errors import SelfsameError, not_installed
 
 typer.core.HAS_RICH = False  # help is plain text; for rich, typer would put a backslash before every "[required]"
@@ -34,6 +34,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], str], ...] = (
     ("wire", data.wire, "Print every field a method moves or keeps, and who sees it."),
     ("evaluate", evaluate.evaluate, "Measure a trained network: error rates with intervals."),
     ("evaluations", evaluate.evaluations, "Compare runs that were evaluated."),
+    ("audit", audit.audit, "Set every attacker on a run; print what each gets."),
+    ("choose", choose.choose, "Find the settings that give away no more than is asked."),
     ("export", export.export, "Write a run's network as an ONNX file for devices."),
     ("enrol", enrol.enrol, "Enrol a user on this device: a template and a threshold."),
     ("warm-up", enrol.warm_up, "Set a user's threshold anew from more samples."),

@@ -11,6 +11,19 @@ from selfsame.methods.update_attack import Seen, seen_of
 
 
 @dataclass(frozen=True)
+class Layer:
+    """A last layer, one a client or the same for all: weights (M, D, H) or (D, H), a bias (M, D) or (D,), or none."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def embed(self, feature_MSH: Tensor) -> Tensor:
+        """Embeddings of features: shape (M, S, D)."""
+        emb_MSD = feature_MSH @ self.weight.mT
+        return emb_MSD if self.bias is None else emb_MSD + self.bias[..., None, :]
+
+
+@dataclass(frozen=True)
 class LastLayer:
     """The names of the weights and, where there is one, the bias of the layer that ends in the embedding."""
 
@@ -31,6 +44,11 @@ class LastLayer:
         """How these updates move the bias; without one, the row sums of how they move the weights: shape (M, D)."""
         views = problem.model.net_views(change_MP)
         return views[self.weight].sum(-1) if self.bias is None else views[self.bias]
+
+    def of_network(self, problem: Problem, theta: Tensor) -> Layer:
+        """The layer of a network (P,) or of several (M, P), or of their updates, in double precision."""
+        views = problem.model.net_views(theta)
+        return Layer(views[self.weight].double(), None if self.bias is None else views[self.bias].double())
 
     def seen(self, problem: Problem, theta_P: Tensor, change_MP: Tensor, scale: float) -> Seen:
         """The moments of updates that began at `theta_P`, over `scale`: the learning rate times the steps."""

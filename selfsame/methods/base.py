@@ -10,7 +10,7 @@ Shapes: M clients at work, N clients in all, C classes, R table rows, B samples 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, Self
 
@@ -101,6 +101,22 @@ class Scene:
         empty_MBD = self.truth_RD.new_empty(len(self.client_M), 0, self.truth_RD.shape[1])
         sent, mine = method.send(self.server, who), pick(self.own, self.client_M)
         return method.report(mine, sent, who, empty_MBD, empty_MBD[..., 0], self.stream_M.fold(number))[1]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What everybody heard in one round of a real run: the tables before it, and what clients reported."""
+
+    server: Fields
+    who: Cohort  # those who reported
+    leaves: Fields
+    moved: float  # the learning rate times the local steps
+
+    def in_place(self, name: str, clients: int) -> tuple[Tensor, Tensor]:
+        """(a field's rows in the place of their clients, zero for the others, who of all clients reported)."""
+        value_M = self.leaves[name].double()
+        rows = value_M.new_zeros(clients, *value_M.shape[1:]).index_copy(0, self.who.client_M, value_M)
+        return rows, value_M.new_zeros(clients).index_fill(0, self.who.client_M, 1.0)
 
 
 class Comparison:
@@ -295,6 +311,13 @@ class LocalLoss(Comparison, ABC):
         """
         return None
 
+    def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str] | None:
+        """What somebody who heard these rounds takes for the true vectors (N, D) as they are after the last, and how.
+
+        A zero row stands for a client who never reported. None: reports say no more than `exposed`.
+        """
+        return None
+
     def attack_updates(self, seen: Seen) -> Tensor | None:
         """What somebody who reads single updates of the last layer takes for the true vectors (M, D).
 
@@ -375,6 +398,13 @@ def averaged(reports_TRD: Tensor, directions: bool = True) -> Tensor:
     """
     mean_RD = reports_TRD.double().mean(0)
     return unit(mean_RD) if directions else mean_RD
+
+
+def averaged_reports(heard: Sequence[Heard], name: str, clients: int) -> Tensor:
+    """The mean of what each client reported over some rounds, (N, D); zero where it never did."""
+    parts = [one.in_place(name, clients) for one in heard]
+    total_ND, count_N = (torch.stack(part).sum(0) for part in zip(*parts, strict=True))
+    return total_ND / count_N.clamp(min=1)[:, None]
 
 
 def each_row(stream: Stream, rows: int) -> Stream:

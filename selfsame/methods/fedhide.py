@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,11 +22,13 @@ from selfsame.methods import clusters
 from selfsame.methods.base import (
     Cohort,
     Fields,
+    Heard,
     LocalLoss,
     Rate,
     Scene,
     World,
     averaged,
+    averaged_reports,
     each_row,
     normal_rows,
     option,
@@ -34,7 +37,7 @@ from selfsame.methods.base import (
     sample_mean,
     unit,
 )
-from selfsame.methods.fedhide_attack import recover_fedhide
+from selfsame.methods.fedhide_attack import mirrored, recover_fedhide, told_apart
 from selfsame.methods.neighbours import nearest
 from selfsame.methods.update_attack import Seen, by_angle
 from selfsame.methods.wire import CLASSES, CLIENTS, UNIT, Declared, Sight, Wire
@@ -113,6 +116,10 @@ class ProxyPrototypes(LocalLoss):
         """Independent noise, (5) and (6), is averaged away."""
         report_TMD = torch.stack([scene.report(self, number)["proxy"] for number in range(scene.reports)])
         return averaged(report_TMD), f"averaged {scene.reports} reports made while the prototype stood"
+
+    def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str]:
+        """The same with the reports of a real run, whose prototypes move on."""
+        return unit(averaged_reports(heard, "proxy", world.clients)), "averaged its real reports"
 
     def attack_updates(self, seen: Seen) -> Tensor:
         """(2) pulls by twice what the cosine lacks of 1; (3) does not reach the embeddings."""
@@ -240,12 +247,62 @@ class FedHide(ProxyPrototypes):
             server["draw_key"].copy_(stream.fold(2).key_M)
 
     def attack(self, scene: Scene) -> tuple[Tensor, str]:
-        """(4) is inverted: proxies are made without noise, from a table that everybody has."""
-        seen_MD, before_ND = scene.report(self, 0)["proxy"], scene.server["proxies"]
-        found_MD = recover_fedhide(
-            seen_MD, before_ND, scene.client_M, self.alpha, self.neighbours, scene.world.class_of_N
+        """(4) is inverted: proxies are made without noise, from a table that everybody has; two reports settle it."""
+        first_MD = scene.report(self, 0)["proxy"]
+        who_M, alive_M = scene.client_M, torch.ones_like(scene.client_M, dtype=torch.bool)
+        after = {**scene.server, "proxies": scene.server["proxies"].clone()}
+        put_rows(after["proxies"], who_M, unit(first_MD), alive_M)
+        second_MD = replace(scene, server=after).report(self, 0)["proxy"]
+        root_2MD = self.roots(first_MD, scene.server["proxies"], who_M, scene.world.class_of_N)
+        later_2MD = self.roots(second_MD, after["proxies"], who_M, scene.world.class_of_N)
+        found_MD = told_apart(root_2MD, later_2MD, None, self.alpha)
+        return (
+            found_MD,
+            "solved (4) for the prototype, given alpha, K and the public table before and after two reports",
         )
-        return found_MD, "solved (4) for the prototype, given alpha, K and the public table before and after one report"
+
+    def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str]:
+        """(4) is inverted for the last report of each client, and the one before it settles which root is right."""
+        device = heard[0].server["proxies"].device
+        found_ND = torch.zeros(world.clients, world.dim, dtype=torch.float64, device=device)
+        last_2ND = found_ND.new_zeros(2, *found_ND.shape)  # both roots of the report before the last
+        left_N = torch.zeros(world.clients, dtype=torch.int64, device=device)  # reports to come
+        for one in heard:
+            left_N[one.who.client_M] += 1
+        known_N = torch.zeros_like(left_N, dtype=torch.bool)
+        for one in heard:
+            here_M = left_N[one.who.client_M] <= 2
+            left_N[one.who.client_M] -= 1
+            who = one.who[here_M]
+            if not len(who.client_M):
+                continue
+            root_2MD = self.roots(one.leaves["proxy"][here_M], one.server["proxies"], who.client_M, world.class_of_N)
+            found_ND[who.client_M] = root_2MD[0]
+            again_M = known_N[who.client_M]
+            if again_M.any():
+                before_2AD = last_2ND[:, who.client_M[again_M]]
+                drift_2AD = self._repelled(before_2AD, one.server, who[again_M], one.moved)
+                settled_AD = told_apart(before_2AD, root_2MD[:, again_M], drift_2AD, self.alpha)
+                found_ND[who.client_M[again_M]] = settled_AD
+            last_2ND[:, who.client_M], known_N[who.client_M] = root_2MD, True
+        return found_ND, "solved (4) for its last two real reports"
+
+    def _repelled(self, prototype_2MD: Tensor, server: Fields, who: Cohort, moved: float) -> Tensor:
+        """How (3) moves prototypes at unit length; stored, they are about as long as when they began."""
+        square = self.first_length**2 or prototype_2MD.shape[2]
+        sent = {**self.send(server, who), "proxies": server["proxies"].double()}
+        with torch.enable_grad():
+            free_2MD = prototype_2MD.detach().requires_grad_()
+            total = torch.stack([self.negative(unit(one_MD), sent, who).sum() for one_MD in free_2MD]).sum()
+            (grad_2MD,) = torch.autograd.grad(total, free_2MD)
+        return -moved * self.negative_weight / square * grad_2MD
+
+    def roots(self, proxy_MD: Tensor, before_ND: Tensor, client_M: Tensor, class_of_N: Tensor) -> Tensor:
+        """Both prototypes that these proxies can have been made of, with the table that they were made with."""
+        found_MD = recover_fedhide(proxy_MD, before_ND, client_M, self.alpha, self.neighbours, class_of_N)
+        if self.alpha in (0, 1):
+            return torch.stack([found_MD, found_MD])
+        return torch.stack([found_MD, mirrored(found_MD, unit(proxy_MD.double()))])
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,12 @@ With d the delegate of a subset S of table rows, s p = alpha w + (1 - alpha) d f
 and |w| = 1 leaves two candidates for s. Whether S is right shows in w itself: its nearest rows must be S. All of this
 needs inner products only, so subsets are 0/1 rows S_ML over a Gram matrix of shortlisted rows.
 
+In a table whose rows are bunched both candidates have the same nearest rows: they mirror each other across the proxy,
+and one report does not tell which is right. Early in training prototypes lean away from their proxies, later towards
+them, so neither is the likelier one. A second report tells (`told_apart`): the table has moved in between, and with it
+the mirror. So two reports agree on the true vector, once it is moved by what the repulsion (3) is known to do to it,
+and on its mirror image they do not.
+
 Shapes: R clients attacked, N table rows, L shortlisted rows, D width.
 """
 
@@ -19,6 +25,7 @@ from selfsame.methods.base import unit
 _SHORTLIST = 256  # table rows a client's delegate is searched among at a time
 _FIXED_POINT = 12  # steps after which a subset that still moves is given up
 _ATTEMPTS = 3  # shortlists tried for a client whose proxy is not explained yet
+_ROUNDING = 1e-5  # what a float32 report may do to alpha times its prototype, and a little more
 _MEMORY = 1 << 26  # float64 numbers held for the shortlists of a block of clients
 
 
@@ -44,6 +51,27 @@ def recover_fedhide(
             other_MN = class_R[row_M, None] != class_of_N
             found_RD[row_M] = _search(proxy_RD[row_M], before_ND, other_MN, alpha, count)
     return found_RD
+
+
+def mirrored(found_RD: Tensor, proxy_RD: Tensor) -> Tensor:
+    """The other root's prototype: the same, with its part along the proxy turned round."""
+    along_R1 = (found_RD * proxy_RD).sum(1, keepdim=True)
+    return found_RD - 2 * along_R1 * proxy_RD
+
+
+def told_apart(earlier_2RD: Tensor, later_2RD: Tensor, drift_2RD: Tensor | None, alpha: float) -> Tensor:
+    """Of both roots of the later of two reports, the one that the earlier report confirms: shape (R, D).
+
+    `drift_2RD` is how each earlier root would have moved in between, as far as the attacker can tell; None: prototypes
+    stood. Where both are confirmed alike the first is kept.
+    """
+    expected_2RD = earlier_2RD if drift_2RD is None else earlier_2RD + drift_2RD
+    gap_2R = torch.cdist(later_2RD.transpose(0, 1), expected_2RD.transpose(0, 1)).amin(2).T
+    if drift_2RD is None:
+        second_R = (gap_2R[1] < gap_2R[0] / 2) & (alpha * gap_2R[0] > _ROUNDING)
+    else:  # samples pull as well, so that neither root is met exactly
+        second_R = gap_2R[1] < gap_2R[0]
+    return torch.where(second_R[:, None], later_2RD[1], later_2RD[0])
 
 
 @dataclass(frozen=True)
@@ -125,8 +153,8 @@ class Shortlist:
         shortfall_2M = near_2ML.topk(self.count, 2).values.sum(2) - (near_2ML * S_ML).sum(2)
         fault_2M = shortfall_2M + (-inside_M).clamp(min=0) / self.alpha**2
         fault_2M = fault_2M.masked_fill(scale_2M <= 0, torch.inf)
-        # In a bunched table both roots can explain the proxy; prototypes lean towards their proxies (Table 3), so the
-        # larger s is preferred up to what rounding a float32 report can do to w.
+        # In a bunched table both roots can explain the proxy. The larger s is the first of them, up to what rounding a
+        # float32 report can do to w; a second report says whether it is the right one.
         fault_2M[1] += 1e-6 / self.alpha
         return scale_2M, near_2ML, fault_2M
 

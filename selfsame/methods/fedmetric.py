@@ -18,7 +18,7 @@ Shapes: M clients at work, N clients in all, B samples a batch, D embedding widt
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,11 +28,13 @@ from torch import Tensor
 from selfsame.methods.base import (
     Cohort,
     Fields,
+    Heard,
     LocalLoss,
     Rate,
     Scene,
     World,
     averaged,
+    averaged_reports,
     mean_embedding,
     option,
     put_rows,
@@ -242,6 +244,10 @@ class FedMetric(_Repelling):
         shift_TMD = torch.stack([unit(scene.stream_M.fold(number).normal(dim)) for number in range(reports)])
         found_MD = averaged(centre_MD + self.scale * radius_M[:, None] * shift_TMD, directions=False)
         return found_MD, f"averaged {reports} proxy centres made while the centre stood"
+
+    def attack_reports(self, heard: Sequence[Heard], world: World) -> tuple[Tensor, str]:
+        """The same with the reports of a real run, whose centres move on."""
+        return averaged_reports(heard, "proxy_centre", world.clients), "averaged its real reports"
 
     def facts(self, world: World) -> Mapping[str, float]:
         """(R / (R + D))^d, the share of the proxy hypersphere that the true one fills (section 3.2)."""

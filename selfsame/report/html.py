@@ -9,6 +9,7 @@ from typing import Any
 
 from selfsame.files import write
 from selfsame.report import figures
+from selfsame.report.findings import audit_sheet, strongest_words
 from selfsame.report.page import Panel, page, panels
 from selfsame.report.style import looks
 from selfsame.report.table import results_sheet
@@ -31,6 +32,7 @@ def training_page(views: Sequence[RunView], title: str) -> str:
         ("results", "Results", _results(views)),
         ("warnings", "Warnings", _warnings(views)),
         ("leakage", "Accuracy against leakage", _leakage(views)),
+        ("audit", "What the strongest attacker got", _audits(views)),
         ("training", "Training", _training(views)),
         ("roc", "Telling people apart", _roc(views)),
         ("space", "The embedding space", _space(views)),
@@ -115,6 +117,11 @@ def _leakage(views: Sequence[RunView]) -> dict[str, Any]:
         "shared": [view for view in views if view.figure("p@1_shared") not in (None, view.figure("p@1"))],
         "unknown": [view for view in views if view.figure("p@1") is None or view.exposed() == (None, None)],
     }
+
+
+def _audits(views: Sequence[RunView]) -> list[tuple[str, Any]]:
+    """(the strongest attacker in words, the table), of every run that was audited."""
+    return [(strongest_words(view.audit), audit_sheet(view.audit)) for view in views if view.audit]
 
 
 def _training(views: Sequence[RunView]) -> dict[str, Any]:

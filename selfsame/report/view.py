@@ -46,6 +46,7 @@ class RunView:
     warnings: list[dict[str, Any]] = field(default_factory=list)
     recipe: str = ""
     facts: dict[str, str] = field(default_factory=dict)
+    audit: dict[str, Any] = field(default_factory=dict)  # what `selfsame audit` found; empty: it was not asked
 
     def __post_init__(self) -> None:
         """Runs of earlier versions kept words, which become the values that they stood for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from selfsame.engine.groups import groups_of
 from selfsame.engine.joint import privacy_spent
 from selfsame.engine.sums import noise_spent
 from selfsame.errors import SelfsameError
-from selfsame.files import parse_json, read_text, write_json
+from selfsame.files import parse_json, read_json, read_text, write_json
 from selfsame.measure.looks import pair_curve
 from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
@@ -133,9 +134,10 @@ def keep_view(run_view: RunView, folder: Path) -> None:
 
 
 def read_view(folder: Path) -> RunView:
-    """The view of a finished run."""
-    path = folder / "result.json"
+    """The view of a finished run, with its audit where there is one."""
+    path, audit = folder / "result.json", folder / "audit.json"
     try:
-        return RunView.from_dict(parse_json(read_text(path)))
+        found = RunView.from_dict(parse_json(read_text(path)))
+        return replace(found, audit=read_json(audit)) if audit.is_file() else found
     except (ValueError, TypeError, KeyError, AttributeError):
         raise SelfsameError(f"{path}: damaged; delete it and resume the run") from None

@@ -1,0 +1,81 @@
+"""`selfsame audit`: a table that fits a terminal, a file beside the run, a section in its report."""
+
+import json
+import sys
+
+import pytest
+
+from selfsame import cli
+
+SMALL = ("--set", "data.turns=1", "--set", "local.batch=4", "--device", "cpu", "--rounds", 3, "--quiet")
+
+
+@pytest.fixture
+def selfsame(monkeypatch, capsys, tmp_path):
+    """The command, in this process and in an empty folder: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["selfsame", *map(str, words)])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_an_audit_of_a_run(selfsame, tmp_path):
+    run = tmp_path / "run"
+    assert selfsame("train", "fedhide", *SMALL, "--set", "neighbours=3", "--out", run)[0] == 0
+    assert "strongest attacker" not in (run / "report.html").read_text()
+    code, out, err = selfsame("audit", run, "--rounds", 2, "--quiet")
+    assert code == 0 and err == ""
+    table, _, below = out.partition("Found: owners")
+    assert max(map(len, table.splitlines())) <= 80
+    for name in ("proxies", "updates", "differences", "membership", "active"):
+        assert name in table
+    assert below.count("The strongest attacker: ") == 1 and "nothing stops it" in below
+    kept = json.loads((run / "audit.json").read_text())
+    assert (kept["round"], kept["aggregation"], kept["clients"]) == (3, "clear", 7)
+    shares = [one["identified"] - one["chance"] for one in kept["findings"] if one["applies"] and one["vectors"]]
+    assert kept["strongest"]["identified"] - kept["strongest"]["chance"] == max(shares) > 0
+    page = (run / "report.html").read_text()
+    assert "What the strongest attacker got" in page and kept["findings"][0]["did"] in page
+    code, out, _ = selfsame("audit", run, "--attacker", "proxies", "--json", "--rounds", 2, "--quiet")
+    assert code == 0 and {one["attacker"] for one in json.loads(out)["findings"]} == {"proxies"}
+    before = (run / "audit.json").read_bytes()
+    for words, said in (
+        (("audit", run, "--attacker", "proxy"), "--attacker proxy: is not known; did you mean 'proxies'?"),
+        (("audit", run, "--rounds", 0), "--rounds: must be at least 1"),
+        (("audit", tmp_path / "nowhere"), "nowhere"),
+    ):
+        code, out, err = selfsame(*words)
+        assert code == 2 and said in err and err.count("\n") == 1
+    assert (run / "audit.json").read_bytes() == before and not (tmp_path / "nowhere").exists()
+
+
+def test_a_method_that_sends_nothing_gives_nothing_away(selfsame, tmp_path):
+    run = tmp_path / "alone"
+    assert selfsame("train", "deepsvdd", *SMALL, "--set", "net.bias=false", "--out", run)[0] == 0
+    code, out, _ = selfsame("audit", run, "--quiet")
+    assert code == 0 and "Nobody gets more than a guess would." in out
+
+
+def test_choose_prints_what_keeps_the_promise(selfsame):
+    few = ("--methods", "feduv", "--rounds", 1, "--watched", 2, "--device", "cpu", "--quiet")
+    code, out, err = selfsame("choose", "--most-leakage", 0.3, *few)
+    assert code == 0 and err == ""
+    assert "masked" in out and "clear" not in out and "1 of 2 settings" in out
+    assert max(map(len, out.split("1 of 2")[0].splitlines())) <= 80
+    for words, said in (
+        (("--most-leakage", 2), "--most-leakage: must lie between 0 and 1"),
+        (("--most-leakage", 0.5, "--aggregations", "hidden"), "--aggregations hidden: must be one of"),
+        (("--most-leakage", 0.5, "--methods", "fedhid"), "did you mean 'fedhide'"),
+    ):
+        code, out, err = selfsame("choose", *words)
+        assert code == 2 and said in err and err.count("\n") == 1
