@@ -10,11 +10,13 @@ Shapes: T polls, N clients, K width of the polls.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from selfsame.audit.attackers import ANY, Audited, Finding
 from selfsame.engine.plan import make_plan
 from selfsame.engine.polls import answering, least_answers, poll_if_due
 from selfsame.engine.problem import Problem
@@ -84,3 +86,24 @@ def identified_by_polls(seen: PollTranscript, truth_NK: Tensor) -> tuple[float, 
     cosine_NN = (guess_NK @ truth_NK.T).abs()
     right_N = cosine_NN.argmax(1) == torch.arange(len(truth_NK))
     return float(right_N.double().mean()), float(cosine_NN.diagonal().mean())
+
+
+@dataclass(frozen=True)
+class PollReader:
+    """Compares polls, of methods that have them: at least three, over as many rounds as an attacker watches."""
+
+    name: str = "polls"
+
+    def fits(self, case: Audited) -> bool:
+        return case.problem.poll is not None and not case.problem.federation.empty
+
+    def run(self, case: Audited) -> Iterator[Finding]:
+        problem, after = case.going_on, case.copy()
+        assert problem.poll is not None
+        polls = 1 + max(3, -(-case.rounds // problem.poll.every))
+        seen = record_polls(problem, after, polls)
+        share, cosine = identified_by_polls(seen, after.own["polled"])
+        fewest = int(seen.changed_TN[1:].sum(1).min())
+        said = f"subspaces of {len(seen.sum_TKK)} polls, between which {fewest} devices or more have changed"
+        rounds = after.round - case.state.round
+        yield Finding(self.name, "subspaces", "public", ANY, share, cosine, case.chance, rounds, said=said)

@@ -23,7 +23,7 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
     "fedgn": {"sigma": (0.3, 1.0)},
     "fedcs": {"cosine": (0.05, 0.5)},
 }
-TRIED = ("fedaws", "feduv", "fedmetric", "fedgn", "fedcs", "fedhide")
+TRIED = ("fedaws", "feduv", "fedmetric", "fedgn", "fedcs", "fedhide", "fedcrowd")
 NEEDS = {"clear": "nothing", "masked": "a helper", "enclave": "an enclave"}
 _PASSIVE = (ReportReader(), UpdateReader(), SumReader())
 

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from selfsame.audit import inversion
+from selfsame.audit.attackers import Audited
 from selfsame.audit.inversion import Inversion, compare, invert, mismatch, tensor_weights, total_variation
 from selfsame.audit.lpips import Lpips
+from selfsame.audit.picture_reader import PictureReader
 from selfsame.audit.transcript import local_updates
 from selfsame.config.recipe import from_mapping
 from selfsame.data.federation import Samples, from_classes
@@ -298,3 +300,15 @@ def test_groups_of_the_first_clients_by_default():
     problem = problem_of()
     got = invert(problem, begin(problem), size=3, terms=Inversion(iterations=1))
     assert got.original_GS.shape == (4, 3, 1, 8, 8) and got.found.lpips is None and got.seconds > 0
+
+
+def test_the_audits_own_attacker_says_how_near_it_came():
+    """Without the weights of LPIPS it judges by PSNR, of one device and of a sum."""
+    problem = problem_of("fixed-own")
+    case = Audited(problem, begin(problem), steps=5)
+    assert PictureReader().fits(case)
+    one, several = PictureReader().run(case)
+    assert (one.did, one.under, several.did, several.under) == ("one update", "clear", "a sum of 4", "sums")
+    assert one.identified is None and not one.vectors and "dB to the pictures" in one.said
+    alone = problem_of("deepsvdd", net={"name": "lenet", "channels": [6, 6], "bias": False})
+    assert not PictureReader().fits(Audited(alone, begin(alone)))  # it sends nothing

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from selfsame.audit.spans import PollTranscript, identified_by_polls, record_polls, span_guesses
+from selfsame.audit.attackers import Audited
+from selfsame.audit.spans import PollReader, PollTranscript, identified_by_polls, record_polls, span_guesses
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.setup import prepare
@@ -68,6 +69,22 @@ def test_a_run_that_keeps_the_rule():
     assert share < 0.15
 
 
+def test_the_audits_own_attacker():
+    problem = build(16, every=3)
+    state = begin(problem)
+    case = Audited(problem, state, rounds=20)
+    (found,) = PollReader().run(case)
+    assert (found.attacker, found.rounds, state.round) == ("polls", 24, 0)
+    assert found.identified < 0.15 and found.chance == 1 / 48 and "48 devices or more have changed" in found.said
+    assert not PollReader().fits(Audited(other(), begin(other())))
+
+
+def other():
+    hide = {"name": "fedhide"}
+    tables = {"method": hide, "data": {"name": "synthetic"}, "net": {"name": "lenet", "width": 8, "channels": [4, 4]}}
+    return prepare(from_mapping(tables), load("synthetic", clients=6, samples=5, held_out=4))
+
+
 def test_polls_of_a_run_are_written_down_as_they_are():
     problem = build(16, every=1)
     state = begin(problem)
@@ -76,8 +93,5 @@ def test_polls_of_a_run_are_written_down_as_they_are():
         [], list(range(16)), list(range(16, 32)), list(range(32, 48)),
     ]  # fmt: skip
     assert torch.allclose(seen.sum_TKK.diagonal(dim1=1, dim2=2).sum(1), torch.full((4,), 48.0).double())
-    hide = {"name": "fedhide"}
-    tables = {"method": hide, "data": {"name": "synthetic"}, "net": {"name": "lenet", "width": 8, "channels": [4, 4]}}
-    other = prepare(from_mapping(tables), load("synthetic", clients=6, samples=5, held_out=4))
     with pytest.raises(SelfsameError, match="fedhide has no polls"):
-        record_polls(other, begin(other), 2)
+        record_polls(other(), begin(other()), 2)
