@@ -1,0 +1,224 @@
+"""Accuracy beside what the strongest attacker gets: python bench/frontier.py choose|measure|table FILE [options].
+
+choose   every setting of every method's grid, on people set apart of those that are trained on (`for_choosing`); one
+         seed; nothing of the test is loaded. All grids have the same number of settings.
+measure  the best setting of each method by that, on the whole federation, three seeds, in the clear and masked; then
+         the attackers of `selfsame audit` that read reports, updates, sums, differences and polls.
+table    what is in the file.
+
+Every finished run is a line of the file, and a run that is there is not repeated, so that several processes can share
+one file and an interrupted session goes on. The rest of a recipe is that of recipes/DATA.toml.
+
+    python bench/frontier.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
+    python bench/frontier.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from selfsame.audit.attackers import Audited, findings, strongest  # noqa: E402
+from selfsame.audit.readers import ReportReader, SumReader, UpdateReader  # noqa: E402
+from selfsame.audit.spans import PollReader  # noqa: E402
+from selfsame.config.presets import preset  # noqa: E402
+from selfsame.config.recipe import from_mapping, merged  # noqa: E402
+from selfsame.data import load  # noqa: E402
+from selfsame.data.choosing import for_choosing  # noqa: E402
+from selfsame.engine.machine import choose_machine, facts  # noqa: E402
+from selfsame.engine.plan import make_plan  # noqa: E402
+from selfsame.engine.rounds import Engine  # noqa: E402
+from selfsame.engine.setup import prepare  # noqa: E402
+from selfsame.engine.state import begin  # noqa: E402
+from selfsame.runs.run import Run  # noqa: E402
+
+Tables = dict[str, Any]
+RATES = (0.03, 0.1, 0.3, 1.0)
+_HIDE = {"name": "fedhide", "alpha": 0.01, "neighbours": 5}
+_NEGATIVES = ({"negative_weight": 10.0}, {"negative_weight": 30.0})
+_MARGINS = ({"positive_margin": 0.9}, {"positive_margin": 0.7})
+# Of each method four learning rates times two settings of its own.
+METHODS: dict[str, tuple[Tables, tuple[Tables, Tables]]] = {
+    "softmax": ({"name": "softmax"}, ({"scale": 16.0}, {"scale": 32.0})),
+    "FedCrowd": ({"name": "fedcrowd"}, ({"prototype_weight": 1.0}, {"prototype_weight": 0.0})),
+    "FedCrowd, quadratic": ({"name": "fedcrowd", "loss_kind": "quadratic"}, _NEGATIVES),
+    "FedHide": (_HIDE, _NEGATIVES),
+    "FedHide, no negatives": ({**_HIDE, "negative_weight": 0.0}, ({"first_length": 0.0}, {"first_length": 1.0})),
+    "FedGN(1)": ({"name": "fedgn", "sigma": 1.0}, _NEGATIVES),
+    "FedAwS": ({"name": "fedaws"}, ({"spread_weight": 10.0}, {"spread_weight": 1.0})),
+    "FedUV": ({"name": "feduv", "secrets": "seeded"}, ({"code_length": 127}, {"code_length": 255})),
+    "fixed": ({"name": "fixed"}, _MARGINS),
+    "own fixed": ({"name": "fixed-own"}, _MARGINS),
+}
+ATTACKERS = (ReportReader(), UpdateReader(), SumReader(), PollReader())
+
+
+def base(data: str) -> Tables:
+    """The recipe's tables without its variants."""
+    file = ROOT / "recipes" / f"{data}.toml"
+    if not file.is_file():
+        return preset("softmax", data) | {"data": {"name": data}}
+    tables = tomllib.loads(file.read_text())
+    return {name: part for name, part in tables.items() if name not in ("variant", "seeds", "grid", "paper")}
+
+
+def settings(name: str) -> Iterator[tuple[Tables, float]]:
+    """The grid of a method."""
+    common, own = METHODS[name]
+    for more, rate in product(own, RATES):
+        yield {**common, **more}, rate
+
+
+def recipe(args: argparse.Namespace, method: Tables, rate: float, seed: int, more: Tables) -> Any:
+    run: Tables = {"seed": seed, "device": args.device, "precision": "float32", "eval_every": 0}
+    run["compile"] = "graphs" if args.device.startswith("cuda") else "off"
+    if args.rounds:
+        run["rounds"] = args.rounds
+    place = {"path": args.path} if args.path else {}
+    over = {"method": method, "local": {"lr": rate}, "run": run, "data": place, **more}
+    return from_mapping(merged(base(args.data), over))
+
+
+def trained(order: Any, federation: Any) -> tuple[Run, float]:
+    """A run to its end, and how long its rounds took."""
+    problem = prepare(order, federation)
+    state = begin(problem)
+    engine = Engine(problem, graphs=choose_machine(order.run).graphs)
+    begun = time.perf_counter()
+    engine.run(state, make_plan(problem.recipe, 0, order.run.rounds, state.present))
+    return Run(problem, state), time.perf_counter() - begun
+
+
+def figures(run: Run) -> Tables:
+    found = run.evaluate().figures
+    return {name: found.get(name) for name in ("p@1", "eer", "auroc", "eer_seen")}
+
+
+def read(file: Path) -> list[Tables]:
+    """The runs that have ended; a line that was cut off is not one."""
+    found = []
+    for line in file.read_text().splitlines() if file.is_file() else []:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def write(file: Path, key: Tables, found: Tables) -> None:
+    with file.open("a") as out:
+        out.write(json.dumps({"key": key, **found}) + "\n")
+
+
+def done(file: Path, key: Tables) -> bool:
+    return any(line["key"] == key for line in read(file))
+
+
+def worth(args: argparse.Namespace, found: Tables) -> float:
+    """What a setting is judged by, the larger the better."""
+    value = found.get(args.by)
+    if value is None:
+        return -1.0
+    return -float(value) if args.by.startswith("eer") else float(value)
+
+
+def choose(args: argparse.Namespace, names: list[str]) -> None:
+    federation = for_choosing(load(args.data, args.path or None, **base(args.data).get("data", {}).get("options", {})))
+    for name in names:
+        for number, (method, rate) in enumerate(settings(name)):
+            key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "rounds": args.rounds}
+            if number % args.of != args.part or done(args.file, key):
+                continue
+            run, seconds = trained(recipe(args, method, rate, 0, {}), federation)
+            write(args.file, key, {"options": method, "lr": rate, **figures(run), "seconds": seconds})
+
+
+def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
+    """The setting that was best on the people set apart."""
+    tried = [line for line in read(args.file) if line["key"]["phase"] == "choose" and line["key"]["method"] == name]
+    best = max(tried, key=lambda line: worth(args, line), default=None)
+    return None if best is None else (best["options"], best["lr"])
+
+
+def measure(args: argparse.Namespace, names: list[str]) -> None:
+    federation = load(args.data, args.path or None, **base(args.data).get("data", {}).get("options", {}))
+    for number, (seed, name, mode) in enumerate(product(range(args.seeds), names, ("clear", "masked"))):
+        key = {"phase": "measure", "data": args.data, "method": name, "mode": mode, "seed": seed, "rounds": args.rounds}
+        best = chosen(args, name)
+        if number % args.of != args.part or best is None or done(args.file, key):
+            continue
+        more = {"sums": {"aggregation": mode, **({"clip": args.clip} if args.clip else {})}} if mode == "masked" else {}
+        run, seconds = trained(recipe(args, *best, seed, more), federation)
+        case = Audited(run.problem, run.state)
+        found = findings(case, ATTACKERS)
+        top = strongest(found, case.aggregation)
+        found_here = {
+            "options": best[0],
+            "lr": best[1],
+            **figures(run),
+            "seconds": seconds,
+            "machine": facts(choose_machine(run.recipe.run)),
+            "leak": 0.0 if top is None else top.identified,
+            "by": "" if top is None else f"{top.attacker}, {top.did}",
+            "group": case.group,
+            "chance": case.chance,
+            "findings": [asdict(one) for one in found],
+        }
+        write(args.file, key, found_here)
+
+
+def table(args: argparse.Namespace) -> None:
+    lines = [line for line in read(args.file) if line["key"]["phase"] == "measure"]
+    print("| method | aggregation | P@1 | EER, unseen | identified | by | lr | seeds |")
+    print("|---|---|---:|---:|---:|---|---:|---:|")
+    for name, mode in product(METHODS, ("clear", "masked")):
+        some = [line for line in lines if (line["key"]["method"], line["key"]["mode"]) == (name, mode)]
+        if not some:
+            continue
+        cells = [_spread([line[what] for line in some]) for what in ("p@1", "eer", "leak")]
+        print(f"| {name} | {mode} | {' | '.join(cells)} | {some[0]['by']} | {some[0]['lr']:g} | {len(some)} |")
+
+
+def _spread(values: list[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "-"
+    return f"{statistics.mean(known):.1f} ± {statistics.stdev(known) if len(known) > 1 else 0:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("choose", "measure", "table"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--path", default="", help="where the data set lies")
+    parser.add_argument("--methods", default="", help="some of them, with ; between")
+    parser.add_argument("--rounds", type=int, default=0, help="0: the recipe's")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--by", default="eer", help="the figure that settings are chosen by: eer, p@1, eer_seen")
+    parser.add_argument("--clip", type=float, default=0.0, help="of masked updates; 0: the first network's length")
+    parser.add_argument("--part", type=int, default=0, help="this process does every OF-th run, from PART on")
+    parser.add_argument("--of", type=int, default=1)
+    args = parser.parse_args()
+    names = [name.strip() for name in args.methods.split(";") if name.strip()] or list(METHODS)
+    if args.what == "table":
+        table(args)
+    else:
+        (choose if args.what == "choose" else measure)(args, names)
+
+
+if __name__ == "__main__":
+    main()
