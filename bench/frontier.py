@@ -169,7 +169,7 @@ def measure(args: argparse.Namespace, names: list[str]) -> None:
             "lr": best[1],
             **figures(run),
             "seconds": seconds,
-            "machine": facts(choose_machine(run.recipe.run)),
+            "machine": facts(choose_machine(run.recipe.run).device),
             "leak": 0.0 if top is None else top.identified,
             "by": "" if top is None else f"{top.attacker}, {top.did}",
             "group": case.group,
