@@ -87,10 +87,10 @@ class FedCrowd(LocalLoss):
 
     def check(self, world: World) -> None:
         super().check(world)
-        width = self.sketch or world.dim
+        width = self.sketch or 1  # what is open is fitted to as many as there are
         self.require(width <= world.dim, f"sketch must not exceed the embedding width {world.dim}", self.sketch)
         self.require(
-            2 * width <= world.clients and width >= 1,
+            2 * width <= world.clients,
             f"a poll of width {width} hides nobody among fewer than {2 * width} devices, and there are "
             f"{world.clients}; set sketch to at most {world.clients // 2}",
             self.sketch,
