@@ -29,6 +29,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from common import finished  # noqa: E402
+
 from selfsame.audit.differences import identified  # noqa: E402
 from selfsame.audit.leakage import closest, cosine_statistics  # noqa: E402
 from selfsame.audit.transcript import Release, local_updates, record  # noqa: E402
@@ -180,17 +182,6 @@ def work(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Callable
                 yield key, lambda m=method, s=seed, x=setting: differences(options, m, s, x)  # type: ignore[misc]
 
 
-def done(path: Path) -> list[dict[str, Any]]:
-    """The finished runs of a file; a line that was cut off is not one."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def _cell(values: list[list[float]]) -> str:
     """Identified in per cent and cosine, the mean over seeds."""
     if not values:
@@ -253,7 +244,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()
     if not options.table:
-        known = [run["key"] for run in done(options.out)]
+        known = [run["key"] for run in finished(options.out)]
         for key, job in work(options):
             if key in known:
                 continue
@@ -263,7 +254,7 @@ def main() -> None:
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
             print(line, flush=True)
-    table(done(options.out))
+    table(finished(options.out))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from common import finished  # noqa: E402
+
 from selfsame.audit.attackers import Audited, findings, strongest  # noqa: E402
 from selfsame.audit.readers import ReportReader, SumReader, UpdateReader  # noqa: E402
 from selfsame.audit.spans import PollReader  # noqa: E402
@@ -106,24 +108,13 @@ def figures(run: Run) -> Tables:
     return {name: found.get(name) for name in ("p@1", "eer", "auroc", "eer_seen")}
 
 
-def read(file: Path) -> list[Tables]:
-    """The runs that have ended; a line that was cut off is not one."""
-    found = []
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def write(file: Path, key: Tables, found: Tables) -> None:
     with file.open("a") as out:
         out.write(json.dumps({"key": key, **found}) + "\n")
 
 
 def done(file: Path, key: Tables) -> bool:
-    return any(line["key"] == key for line in read(file))
+    return any(line["key"] == key for line in finished(file))
 
 
 def worth(args: argparse.Namespace, found: Tables) -> float:
@@ -147,7 +138,7 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
 
 def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
     """The setting that was best on the people set apart."""
-    tried = [line for line in read(args.file) if line["key"]["phase"] == "choose" and line["key"]["method"] == name]
+    tried = [line for line in finished(args.file) if line["key"]["phase"] == "choose" and line["key"]["method"] == name]
     best = max(tried, key=lambda line: worth(args, line), default=None)
     return None if best is None else (best["options"], best["lr"])
 
@@ -180,7 +171,7 @@ def measure(args: argparse.Namespace, names: list[str]) -> None:
 
 
 def table(args: argparse.Namespace) -> None:
-    lines = [line for line in read(args.file) if line["key"]["phase"] == "measure"]
+    lines = [line for line in finished(args.file) if line["key"]["phase"] == "measure"]
     print("| method | aggregation | P@1 | EER, unseen | identified | by | lr | seeds |")
     print("|---|---|---:|---:|---:|---|---:|---:|")
     for name, mode in product(METHODS, ("clear", "masked")):

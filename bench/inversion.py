@@ -40,6 +40,8 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from common import finished  # noqa: E402
+
 from selfsame.audit.inversion import WEIGHTS, Inversion, Inverted, compare, invert  # noqa: E402
 from selfsame.audit.lpips import Lpips  # noqa: E402
 from selfsame.audit.transcript import local_updates  # noqa: E402
@@ -185,17 +187,6 @@ def work(options: argparse.Namespace) -> Iterator[Key]:
             yield {**key, **common}
 
 
-def done(path: Path) -> list[Key]:
-    """The finished cases of a file; a line that was cut off is not one."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def _cell(values: dict[str, list[float]] | None, measure: str) -> str:
     """The mean and, of LPIPS, the deviation over the pictures."""
     if values is None or measure not in values:
@@ -270,7 +261,7 @@ def main() -> None:
     options = parser.parse_args()
     cases = []
     if not options.table:
-        bench, known = Bench(options), [case["key"] for case in done(options.out)]
+        bench, known = Bench(options), [case["key"] for case in finished(options.out)]
         for key in work(options):
             if key in known:
                 continue
@@ -280,7 +271,7 @@ def main() -> None:
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
             print(line, flush=True)
-    table(done(options.out))
+    table(finished(options.out))
     if options.picture and cases:
         picture(options.picture, cases)
 

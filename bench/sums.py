@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common import finished
 
 from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import Recipe, from_mapping, merged
@@ -123,17 +124,6 @@ def result(recipe: Recipe, federation: Federation) -> dict[str, Any]:
     }
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """The runs that have ended; a line that was cut off is not one."""
-    found = []
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
-
-
 def key(run: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(run[name] for name in ("data", "method", "case", "seed", "rounds"))
 
@@ -178,10 +168,10 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only print what the file holds")
     given = parser.parse_args()
     if given.table:
-        table(read(given.results))
+        table(finished(given.results))
         return
     federation = load(given.data, given.path, **PEOPLE[given.data])
-    done = {key(run) for run in read(given.results)}
+    done = {key(run) for run in finished(given.results)}
     given.results.parent.mkdir(parents=True, exist_ok=True)
     with given.results.open("a") as file:
         for seed in given.seeds:
@@ -203,7 +193,7 @@ def main() -> None:
                         *(f"{name} {found[name]}" for name in ("p@1", "eer", "epsilon", "seconds")),
                         flush=True,
                     )
-    table(read(given.results))
+    table(finished(given.results))
 
 
 if __name__ == "__main__":

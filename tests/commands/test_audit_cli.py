@@ -1,31 +1,17 @@
 """`selfsame audit`: a table that fits a terminal, a file beside the run, a section in its report."""
 
 import json
-import sys
 
 import pytest
-
-from selfsame import cli
 
 SMALL = ("--set", "data.turns=1", "--set", "local.batch=4", "--device", "cpu", "--rounds", 3, "--quiet")
 
 
 @pytest.fixture
-def selfsame(monkeypatch, capsys, tmp_path):
-    """The command, in this process and in an empty folder: (exit code, standard output, standard error)."""
+def selfsame(monkeypatch, tmp_path, call):
+    """The command in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["selfsame", *map(str, words)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, *capsys.readouterr()
-
     return call
 
 

@@ -30,22 +30,11 @@ def one_thread():
 
 
 @pytest.fixture
-def selfsame(monkeypatch, capsys, tmp_path):
-    """The command, in this process and in an empty folder: (exit code, standard output, standard error)."""
+def selfsame(monkeypatch, tmp_path, call):
+    """The command in an empty folder."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("COLUMNS", "240")
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["selfsame", *map(str, words)])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, *capsys.readouterr()
-
     return call
 
 
