@@ -154,8 +154,9 @@ class MembershipReader:
         )
         tosses, delta = times * canaries, case.problem.recipe.split.delta
         proven = least_epsilon(right, tosses, delta)
-        spent = noise_spent(case.problem.recipe, case.rounds, case.problem.world.clients)
-        stated = "none is stated" if spent is None or spent.epsilon is None else f"{spent.epsilon:.3g} is stated"
+        spent = noise_spent(case.problem.recipe, case.rounds, case.problem.world.clients, case.problem.poll)
+        known = spent is not None and spent.epsilon is not None and not spent.why  # of all that is released
+        stated = f"{spent.epsilon:.3g} is stated" if spent is not None and known else "none is stated"
         said = (
             f"{right} of {tosses} coins guessed: epsilon is at least {proven:.2f} at delta {delta:g} for {case.rounds} "
             f"rounds ({stated}; all coins would prove {least_epsilon(tosses, tosses, delta):.2f})"

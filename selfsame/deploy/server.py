@@ -251,7 +251,7 @@ class Server(Host[Agreement]):
         if self._tally.totals.grouped:
             if not self._helped():
                 return []
-            self.groups = self._divided(self.groups, self._tally, now)
+            self._divide(self._tally, now)
             self._group = (
                 whose_turn(self.groups, self.registry.eligible(now), self._tally.terms.least, self.round) or ()
             )
@@ -292,20 +292,21 @@ class Server(Host[Agreement]):
         assert self._tally is not None
         return set(self._tally.totals.helpers) <= set(self._there)
 
-    def _divided(self, groups: list[Group], tally: Tally, now: float) -> list[Group]:
-        """The groups with those who are new, each that too few are left of merged; on the disk where they changed."""
+    def _divide(self, tally: Tally, now: float) -> None:
+        """Place those who are new, and merge groups of which too few are left; on the disk where that changed any."""
         sums, ready = tally.terms, self.registry.eligible(now)
+        groups = self.poll_groups if tally.polled else self.groups
         placed = {node for group in groups for node in group}
         gone = {node for node, missed in tally.missed.items() if missed >= (sums.stand_ins or _GONE)}
         found = groups + divided([node for node in ready if node not in placed], sums.group)
         found = joined(found, gone, sums.group, sums.most) if self._may_grow else found
-        if found != groups:
-            if tally.polled:
-                self.poll_groups = found
-            else:
-                self.groups = found
-            self._save()
-        return found
+        if found == groups:
+            return
+        if tally.polled:
+            self.poll_groups = found
+        else:
+            self.groups = found
+        self._save()
 
     def _there_of(self, group: Group, now: float) -> list[str]:
         """The members who can be asked; the others are stood in for."""
@@ -327,7 +328,7 @@ class Server(Host[Agreement]):
         self._tally = self._tallies[1]
         if not self._helped():
             return False
-        self.poll_groups = self._divided(self.poll_groups, self._tally, now)
+        self._divide(self._tally, now)
         able = [group for group in self.poll_groups if len(self._there_of(group, now)) >= self._tally.terms.least]
         self._to_poll, self._sum_V, self._counted_in = able, None, 0
         if not able:

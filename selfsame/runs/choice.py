@@ -9,6 +9,7 @@ from typing import Any
 
 from selfsame.audit.attackers import Audited, Finding, findings
 from selfsame.audit.readers import ReportReader, SumReader, UpdateReader
+from selfsame.audit.spans import PollReader
 from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import merged
 from selfsame.data import Federation
@@ -25,7 +26,7 @@ GRID: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 TRIED = ("fedaws", "feduv", "fedmetric", "fedgn", "fedcs", "fedhide", "fedcrowd")
 NEEDS = {"clear": "nothing", "masked": "a helper", "enclave": "an enclave"}
-_PASSIVE = (ReportReader(), UpdateReader(), SumReader())
+_PASSIVE = (ReportReader(), UpdateReader(), SumReader(), PollReader())
 
 
 @dataclass(frozen=True)
