@@ -1,16 +1,19 @@
 """Accuracy beside what the strongest attacker gets: python bench/frontier.py choose|measure|table FILE [options].
 
-choose   every setting of every method's grid, on people set apart of those that are trained on (`for_choosing`); one
-         seed; nothing of the test is loaded. All grids have the same number of settings.
-measure  the best setting of each method by that, on the whole federation, three seeds, in the clear and masked; then
-         the attackers of `selfsame audit` that read reports, updates, sums, differences and polls.
+choose   every setting of every method's grid, on people set apart of those that are trained on (`for_choosing`), or on
+         samples where P@1 is the figure; one seed; nothing of the test is looked at. All grids have as many settings.
+measure  the best setting of each method by that, on the whole federation, three seeds, in the clear and as sums; then
+         the attackers of `selfsame audit` that read reports, updates, sums, differences and polls, and with the first
+         seed the active server.
 table    what is in the file.
 
 Every finished run is a line of the file, and a run that is there is not repeated, so that several processes can share
-one file and an interrupted session goes on. The rest of a recipe is that of recipes/DATA.toml.
+one file and an interrupted session goes on. The rest of a recipe is that of recipes/DATA.toml, or --recipe.
 
     python bench/frontier.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/frontier.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
+    python bench/frontier.py choose cifar100.jsonl --data cifar100 --recipe cifar100-tuned --by p@1 --rounds 4000 \\
+        --set net.standardise=true --set net.groups=2 --precision auto --path DATA --device cuda
 """
 
 from __future__ import annotations
@@ -32,13 +35,14 @@ sys.path.insert(0, str(ROOT))
 
 from common import finished  # noqa: E402
 
+from selfsame.audit.active import ActiveServer  # noqa: E402
 from selfsame.audit.attackers import Audited, findings, strongest  # noqa: E402
 from selfsame.audit.readers import ReportReader, SumReader, UpdateReader  # noqa: E402
 from selfsame.audit.spans import PollReader  # noqa: E402
 from selfsame.config.presets import preset  # noqa: E402
 from selfsame.config.recipe import from_mapping, merged  # noqa: E402
-from selfsame.data import load  # noqa: E402
-from selfsame.data.choosing import for_choosing  # noqa: E402
+from selfsame.data import Federation, load  # noqa: E402
+from selfsame.data.choosing import for_choosing, samples_for_choosing  # noqa: E402
 from selfsame.engine.machine import choose_machine, facts  # noqa: E402
 from selfsame.engine.plan import make_plan  # noqa: E402
 from selfsame.engine.rounds import Engine  # noqa: E402
@@ -47,7 +51,11 @@ from selfsame.engine.state import begin  # noqa: E402
 from selfsame.runs.run import Run  # noqa: E402
 
 Tables = dict[str, Any]
-RATES = (0.03, 0.1, 0.3, 1.0)
+LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+# The place of the lowest of four learning rates, by data: nobody's best was at either end in a first look.
+LOWEST = {"audiomnist": 1, "lfw": 2, "mnist_uv": 2, "cifar100": 2}
+# The loss is a softmax of scale s and its gradients about s times as long: it has the next lower four.
+STEEP = ("FedCrowd",)
 _HIDE = {"name": "fedhide", "alpha": 0.01, "neighbours": 5}
 _NEGATIVES = ({"negative_weight": 10.0}, {"negative_weight": 30.0})
 _MARGINS = ({"positive_margin": 0.9}, {"positive_margin": 0.7})
@@ -67,30 +75,42 @@ METHODS: dict[str, tuple[Tables, tuple[Tables, Tables]]] = {
 ATTACKERS = (ReportReader(), UpdateReader(), SumReader(), PollReader())
 
 
-def base(data: str) -> Tables:
-    """The recipe's tables without its variants."""
-    file = ROOT / "recipes" / f"{data}.toml"
+def base(args: argparse.Namespace) -> Tables:
+    """The recipe's tables without its variants, and what --set says."""
+    file = ROOT / "recipes" / f"{args.recipe or args.data}.toml"
     if not file.is_file():
-        return preset("softmax", data) | {"data": {"name": data}}
+        return preset("softmax", args.data) | {"data": {"name": args.data}}
     tables = tomllib.loads(file.read_text())
-    return {name: part for name, part in tables.items() if name not in ("variant", "seeds", "grid", "paper")}
+    tables = {name: part for name, part in tables.items() if name not in ("variant", "seeds", "grid", "paper")}
+    for one in args.set:
+        place, _, value = one.partition("=")
+        part, _, name = place.partition(".")
+        tables = merged(tables, {part: {name: tomllib.loads(f"x = {value}")["x"]}})
+    return tables
 
 
-def settings(name: str) -> Iterator[tuple[Tables, float]]:
+def federation_of(args: argparse.Namespace) -> Federation:
+    """The data as the recipe wants them."""
+    said = {name: value for name, value in base(args).get("data", {}).items() if name not in ("name", "path")}
+    return load(args.data, args.path or None, **said)
+
+
+def settings(data: str, name: str) -> Iterator[tuple[Tables, float]]:
     """The grid of a method."""
     common, own = METHODS[name]
-    for more, rate in product(own, RATES):
+    first = LOWEST.get(data, 3) - (name in STEEP)
+    for more, rate in product(own, LADDER[first : first + 4]):
         yield {**common, **more}, rate
 
 
 def recipe(args: argparse.Namespace, method: Tables, rate: float, seed: int, more: Tables) -> Any:
-    run: Tables = {"seed": seed, "device": args.device, "precision": "float32", "eval_every": 0}
+    run: Tables = {"seed": seed, "device": args.device, "precision": args.precision, "eval_every": 0}
     run["compile"] = "graphs" if args.device.startswith("cuda") else "off"
     if args.rounds:
         run["rounds"] = args.rounds
     place = {"path": args.path} if args.path else {}
     over = {"method": method, "local": {"lr": rate}, "run": run, "data": place, **more}
-    return from_mapping(merged(base(args.data), over))
+    return from_mapping(merged(base(args), over))
 
 
 def trained(order: Any, federation: Any) -> tuple[Run, float]:
@@ -126,14 +146,22 @@ def worth(args: argparse.Namespace, found: Tables) -> float:
 
 
 def choose(args: argparse.Namespace, names: list[str]) -> None:
-    federation = for_choosing(load(args.data, args.path or None, **base(args.data).get("data", {}).get("options", {})))
+    apart = samples_for_choosing if args.by == "p@1" else for_choosing
+    federation = apart(federation_of(args))
     for name in names:
-        for number, (method, rate) in enumerate(settings(name)):
-            key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "rounds": args.rounds}
-            if number % args.of != args.part or done(args.file, key):
-                continue
-            run, seconds = trained(recipe(args, method, rate, 0, {}), federation)
-            write(args.file, key, {"options": method, "lr": rate, **figures(run), "seconds": seconds})
+        for number, _ in enumerate(settings(args.data, name)):
+            if number % args.of == args.part:
+                choose_one(args, federation, name, number)
+
+
+def choose_one(args: argparse.Namespace, federation: Federation, name: str, number: int) -> None:
+    """One setting of a method's grid, judged by who or what was set apart."""
+    method, rate = list(settings(args.data, name))[number]
+    key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "rounds": args.rounds}
+    if done(args.file, key):
+        return
+    run, seconds = trained(recipe(args, method, rate, 0, {}), federation)
+    write(args.file, key, {"options": method, "lr": rate, **figures(run), "seconds": seconds})
 
 
 def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
@@ -144,37 +172,48 @@ def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
 
 
 def measure(args: argparse.Namespace, names: list[str]) -> None:
-    federation = load(args.data, args.path or None, **base(args.data).get("data", {}).get("options", {}))
-    for number, (seed, name, mode) in enumerate(product(range(args.seeds), names, ("clear", "masked"))):
-        key = {"phase": "measure", "data": args.data, "method": name, "mode": mode, "seed": seed, "rounds": args.rounds}
+    federation = federation_of(args)
+    for number, (seed, name, mode) in enumerate(product(range(args.seeds), names, args.modes.split(","))):
         best = chosen(args, name)
-        if number % args.of != args.part or best is None or done(args.file, key):
-            continue
-        more = {"sums": {"aggregation": mode, **({"clip": args.clip} if args.clip else {})}} if mode == "masked" else {}
-        run, seconds = trained(recipe(args, *best, seed, more), federation)
-        case = Audited(run.problem, run.state)
-        found = findings(case, ATTACKERS)
-        top = strongest(found, case.aggregation)
-        found_here = {
-            "options": best[0],
-            "lr": best[1],
-            **figures(run),
-            "seconds": seconds,
-            "machine": facts(choose_machine(run.recipe.run).device),
-            "leak": 0.0 if top is None else top.identified,
-            "by": "" if top is None else f"{top.attacker}, {top.did}",
-            "group": case.group,
-            "chance": case.chance,
-            "findings": [asdict(one) for one in found],
-        }
-        write(args.file, key, found_here)
+        if number % args.of == args.part and best is not None:
+            measure_one(args, federation, name, best, seed, mode)
+
+
+def measure_one(
+    args: argparse.Namespace, federation: Federation, name: str, best: tuple[Tables, float], seed: int, mode: str
+) -> None:
+    """A chosen setting on the whole federation, and what the attackers get of it."""
+    key = {"phase": "measure", "data": args.data, "method": name, "mode": mode, "seed": seed, "rounds": args.rounds}
+    if done(args.file, key):
+        return
+    clip = {"clip": args.clip} if args.clip else {}
+    more = {} if mode == "clear" else {"sums": {"aggregation": mode, **clip}}
+    run, seconds = trained(recipe(args, *best, seed, more), federation)
+    case = Audited(run.problem, run.state)
+    found = findings(case, ATTACKERS)
+    top = strongest(found, case.aggregation)
+    active = findings(case, [ActiveServer()]) if seed == 0 else []
+    found_here = {
+        "options": best[0],
+        "lr": best[1],
+        **figures(run),
+        "seconds": seconds,
+        "machine": facts(choose_machine(run.recipe.run).device),
+        "leak": 0.0 if top is None else top.identified,
+        "by": "" if top is None else f"{top.attacker}, {top.did}",
+        "group": case.group,
+        "chance": case.chance,
+        "findings": [asdict(one) for one in found],
+        "active": [asdict(one) for one in active],
+    }
+    write(args.file, key, found_here)
 
 
 def table(args: argparse.Namespace) -> None:
     lines = [line for line in finished(args.file) if line["key"]["phase"] == "measure"]
     print("| method | aggregation | P@1 | EER, unseen | identified | by | lr | seeds |")
     print("|---|---|---:|---:|---:|---|---:|---:|")
-    for name, mode in product(METHODS, ("clear", "masked")):
+    for name, mode in product(METHODS, ("clear", "masked", "enclave")):
         some = [line for line in lines if (line["key"]["method"], line["key"]["mode"]) == (name, mode)]
         if not some:
             continue
@@ -196,6 +235,10 @@ def main() -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--path", default="", help="where the data set lies")
     parser.add_argument("--methods", default="", help="some of them, with ; between")
+    parser.add_argument("--recipe", default="", help="of recipes/, where it is not named like the data")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
+    parser.add_argument("--modes", default="clear,masked", help="the aggregations that are measured")
+    parser.add_argument("--precision", default="float32")
     parser.add_argument("--rounds", type=int, default=0, help="0: the recipe's")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")

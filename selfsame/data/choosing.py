@@ -12,6 +12,30 @@ from selfsame.errors import SelfsameError
 from selfsame.streams import host_generator
 
 
+def samples_for_choosing(federation: Federation, share: float = 0.1) -> Federation:
+    """The federation without its test, whose place the last samples of each client take: a share of them, one at least.
+
+    For sets that have no unseen people and no validation samples of their own.
+    """
+    if not 0 < share < 1 or int(federation.count_N.min()) < 2:
+        raise SelfsameError(f"{federation.name}: {share:g} of its samples leaves a client nothing to train or test on")
+    kept_N = (federation.count_N * (1 - share)).long().clamp(min=1)
+    parts, labels = [], []
+    for client, (kept, count) in enumerate(zip(kept_N.tolist(), federation.count_N.tolist(), strict=True)):
+        index_1B = torch.arange(kept, count)[None]
+        parts.append(federation.source.rows(torch.tensor([client]), index_1B)[0])
+        labels.append(federation.class_of_N[client].expand(count - kept))
+    return replace(
+        federation,
+        count_N=kept_N,
+        test=Samples(torch.cat(parts), torch.cat(labels)),
+        unseen=Samples.none(),
+        validation=Samples.none(),
+        trials=Trials.none(),
+        notes=(*federation.notes, f"for choosing settings: {share:g} of each client's samples set apart"),
+    )
+
+
 def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> Federation:
     """The federation without its test: a share of the people whom it trains on take the place of unseen ones.
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from selfsame.data import load
-from selfsame.data.choosing import for_choosing
+from selfsame.data.choosing import for_choosing, samples_for_choosing
 from selfsame.data.federation import Samples, from_classes
 from selfsame.errors import SelfsameError
 
@@ -60,3 +60,19 @@ def test_a_run_takes_it():
 def test_too_few_on_either_side(share):
     with pytest.raises(SelfsameError, match=r"small: .* of 10 people leaves too few"):
         for_choosing(small(), share)
+
+
+def test_samples_set_apart_are_the_last_of_each_client():
+    made = samples_for_choosing(small(), 0.25)
+    assert made.clients == made.classes == 10 and not len(made.unseen.y) and not len(made.validation.y)
+    for person in range(10):
+        count = 3 + person
+        kept = int(count * 0.75)
+        assert int(made.count_N[person]) == kept
+        assert made.test.x[made.test.y == person].tolist() == [[person, float(n)] for n in range(kept, count)]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_samples_to_train_on_and_to_choose_by(share):
+    with pytest.raises(SelfsameError, match="nothing to train or test on"):
+        samples_for_choosing(small(), share)

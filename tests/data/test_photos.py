@@ -217,6 +217,16 @@ def test_omniglot(tmp_path):
     assert fed.shape == (1, 8, 8) and fed.count_N.tolist() == [2] * 4 and len(fed.unseen.y) == 16
     assert len(fed.test.y) == len(fed.validation.y) == 12
     assert int(fed.trials.same.sum()) == 2 * 8 * 7 // 2 and int((~fed.trials.same).sum()) == 64
+    turned = load("omniglot", tmp_path, size=8, rotations=True)
+    assert turned.clients == turned.classes == 16 and len(turned.class_names) == 18
+    assert turned.class_names[4:6] == ("Greek/character01, 90 degrees", "Greek/character02, 90 degrees")
+    everybody, both = torch.arange(4), torch.arange(2).expand(4, 2)
+    upright = fed.source.rows(everybody, both)
+    for turns in range(4):
+        rows = turned.source.rows(everybody + 4 * turns, both)
+        assert torch.equal(rows, torch.rot90(upright, turns, (-2, -1)))
+    assert torch.equal(turned.test.y.bincount(), torch.full((16,), 3)) and torch.equal(turned.unseen.x, fed.unseen.x)
+    assert turned.unseen.y.unique().tolist() == [16, 17] and torch.equal(turned.trials.same, fed.trials.same)
 
 
 # CelebA
