@@ -234,7 +234,7 @@ def _from(thin: int, other: Tensor | None) -> dict[str, int]:
 def supported(channels: int, groups: int) -> bool:
     """Whether the kernels take this many channels in this many groups."""
     size = channels // groups
-    return channels >= 16 and channels & (channels - 1) == 0 and size & (size - 1) == 0 and size <= 128
+    return channels >= 16 and channels & (channels - 1) == 0 and size & (size - 1) == 0 and size <= 256
 
 
 def norm_forward(x: Tensor, norm: Norm, add: Tensor | None = None, relu: bool = True, thin: int = 0) -> Normed:

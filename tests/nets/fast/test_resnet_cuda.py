@@ -87,7 +87,10 @@ def test_written_out_pass_with_the_large_stem_equals_autograd(shape):
     check_passes(*flat(ResNet(8, (1, 1), shape, 5, groups=4, project=True, init="kaiming", stem="large")), shape)
 
 
-@pytest.mark.parametrize("make", [resnet8, resnet32, resnet56, resnet18, partial(resnet18, stem="large")])
+EVERY = [resnet8, resnet32, resnet56, resnet18, partial(resnet18, stem="large")]
+
+
+@pytest.mark.parametrize("make", [*EVERY, partial(resnet18, standardise=True, groups=2)])
 def test_every_residual_network_fits(make):
     assert FusedResNet.fits(make((3, 32, 32), 8)) == (find_spec("triton") is not None)
 
@@ -115,6 +118,7 @@ CASES = [
     (2, 16, 57, 2),
     (3, 64, 32, 32),
     (2, 128, 16, 32),
+    (2, 512, 4, 2),
     (2, 256, 8, 32),
     (2, 512, 4, 32),
     (1, 64, 56, 2),
