@@ -111,6 +111,7 @@ def compare(
 
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
@@ -120,7 +121,7 @@ def resume(
 
     with among_ranks() as ranks:
         with loading(quiet or not ranks.first):
-            current = load_run(run, ranks=ranks, trust_code=trust_code)
+            current = load_run(run, ranks=ranks, trust_code=trust_code, path=path)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
             shown = train_and_keep(current, quiet)
         else:

@@ -13,8 +13,9 @@ from torch import Tensor
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import can_watch, watch
 from selfsame.config.recipe import Recipe, from_mapping, name_of, stored_recipe, to_toml
-from selfsame.data import Federation, Samples
+from selfsame.data import DATASETS, Federation, Samples
 from selfsame.data.federation import SAMPLES, read_samples
+from selfsame.data.fingerprint import check_fingerprint, keep_fingerprint
 from selfsame.engine import checkpoint
 from selfsame.engine.groups import initially_present
 from selfsame.engine.machine import facts
@@ -227,27 +228,64 @@ def start(
     folder = folder if ranks.first else None
     if folder is not None:
         vacant(folder)
-    problem = prepare(recipe, federation, ranks)
+    problem = prepare(_placed(recipe), federation, ranks)
     state = begin(problem, initially_present(recipe, problem.world.clients))
     as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / "recipe.toml", to_toml(problem.recipe).encode())
+        keep_fingerprint(problem.federation, folder)
         (folder / "metrics.jsonl").touch()
     return Run(problem, state, folder)
 
 
-def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE, trust_code: bool = False) -> Run:
+def _placed(recipe: Recipe, path: Path | None = None) -> Recipe:
+    """The recipe with where its data lies, now or by `path`, from whatever folder it is read later."""
+    where = recipe.data.path if path is None else str(path)
+    return (
+        replace(recipe, data=replace(recipe.data, path=str(Path(where).expanduser().absolute()))) if where else recipe
+    )
+
+
+def _found(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe, if its data is where it says."""
+    known = DATASETS.get(recipe.data.name)
+    if known is not None and known.needs_path and not Path(recipe.data.path or "-").exists():
+        where = recipe.data.path or "any place that its recipe names"
+        raise SelfsameError(f"{folder}: its data is not at {where}; say where it is now with --path")
+    return recipe
+
+
+def _known(problem: Problem, folder: Path) -> Problem:
+    """The problem, if its data is that of the run in this folder; what to know about it is among the data's notes."""
+    notes = (*problem.federation.notes, *check_fingerprint(problem.federation, folder))
+    return replace(problem, federation=replace(problem.federation, notes=notes))
+
+
+def load_run(
+    folder: Path,
+    federation: Federation | None = None,
+    ranks: Ranks = ALONE,
+    trust_code: bool = False,
+    path: Path | None = None,
+) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
-    With several ranks, each calls this; rank 0 reads the folder and tells the others.
+    `path`: where its data is now, which its recipe then says. With several ranks, each calls this; rank 0 reads the
+    folder and tells the others.
     """
-    recipe = stored_recipe(folder, trust_code) if ranks.first else Recipe()
+    recipe = _placed(stored_recipe(folder, trust_code), path) if ranks.first else Recipe()
+    if ranks.first and federation is None and not (folder / SAMPLES).is_file():
+        _found(recipe, folder)
     if ranks.active:
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
     problem = prepare(recipe, federation, ranks)
+    if ranks.first:
+        problem = _known(problem, folder)
+        if path is not None:
+            write(folder / "recipe.toml", to_toml(problem.recipe).encode())
     saved = folder / "checkpoint" / "state.safetensors"
     state = begin(problem, initially_present(recipe, problem.world.clients))
     if ranks.first and saved.is_file():
@@ -277,10 +315,10 @@ def open_run(
     part = replace(recipe.run, compile="off", device=device or recipe.run.device)
     if exact and part.precision != "float64":
         part = replace(part, precision="float32")
-    data = recipe.data if path is None else replace(recipe.data, path=str(path))
+    recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
     if served:
-        return _open_served(replace(recipe, run=part, data=data), folder)
-    problem = prepare(replace(recipe, run=part, data=data))
+        return _open_served(recipe, folder)
+    problem = _known(prepare(_found(recipe, folder)), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")

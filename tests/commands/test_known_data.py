@@ -1,0 +1,95 @@
+"""A run knows its data: commands refuse other people and samples in one line, and ask for --path where it has moved."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from trees import people_tree, put
+
+from selfsame.config.recipe import read_toml
+
+PICTURES = ("--data", "imagefolder", "--set", "data.size=8", "--set", "data.grey=true", "--set", "net.name=lenet")
+SMALL = (
+    *PICTURES,
+    "--set",
+    "net.width=8",
+    "--set",
+    "local.batch=2",
+    "--device",
+    "cpu",
+    "--rounds",
+    "2",
+    "--quiet",
+    "--set",
+    "neighbours=1",
+)
+
+
+@pytest.fixture
+def trained(tmp_path, monkeypatch, call):
+    """A run on ten people, and the command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "240")
+    people_tree(tmp_path / "faces", [5] * 10)
+    code, _, err = call("train", "fedaws", *SMALL, "--path", "faces", "--out", "run")
+    assert code == 0, err
+    return call
+
+
+def refused(call, *words):
+    code, _, err = call(*words)
+    assert code == 2 and err.startswith("selfsame: ") and err.count("\n") == 1, err
+    return err
+
+
+def two_more(root):
+    for person in ("tim", "zoe"):
+        for number in range(5):
+            put(root / person / f"{number}.png", 9000 + number + 10 * len(person) + ord(person[0]))
+
+
+def test_other_people_are_refused_everywhere(trained):
+    assert trained("evaluate", "run", "--bootstrap", "0")[0] == 0
+    two_more(Path("faces"))
+    before = sorted(Path("run").rglob("*")), Path("run/metrics.jsonl").read_bytes()
+    for words in (("evaluate", "run"), ("resume", "run"), ("export", "run"), ("audit", "run")):
+        said = refused(trained, *words)
+        assert "run: was trained on other data: 10 people then, 12 now: new are tim, zoe;" in said
+    assert before == (sorted(Path("run").rglob("*")), Path("run/metrics.jsonl").read_bytes())
+    with pytest.raises(Exception, match="was trained on other data"):
+        from selfsame.export.opened import open_model
+
+        open_model(Path("run"))
+
+
+def test_data_that_has_moved(trained, tmp_path, monkeypatch):
+    stored = read_toml(Path("run/recipe.toml"))["data"]["path"]
+    assert stored == str(tmp_path / "faces")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert trained("evaluate", "../run", "--bootstrap", "0")[0] == 0
+    shutil.move(tmp_path / "faces", tmp_path / "people")
+    for words in (("evaluate", "../run"), ("resume", "../run"), ("export", "../run")):
+        said = refused(trained, *words)
+        assert f"its data is not at {stored}" in said and "--path" in said
+    assert trained("resume", "../run", "--path", "../people", "--quiet")[0] == 0
+    assert trained("evaluate", "../run", "--bootstrap", "0")[0] == 0  # the recipe says now where it is
+
+
+def test_a_run_of_before_is_opened_with_a_note(trained):
+    Path("run/data.json").unlink()
+    code, out, _ = trained("evaluate", "run", "--bootstrap", "0")
+    assert code == 0 and "older than fingerprints" in " ".join(out.split())
+    assert any(
+        "older than fingerprints" in note for note in json.loads(Path("run/evaluation.json").read_text())["notes"]
+    )
+
+
+@pytest.mark.parametrize("file", ["checkpoint/state.safetensors"])
+def test_a_flipped_byte_is_one_line(trained, file):
+    data = bytearray(Path("run", file).read_bytes())
+    data[-5] ^= 4
+    Path("run", file).write_bytes(data)
+    for words in (("resume", "run"), ("evaluate", "run")):
+        assert "its digest does not fit its content" in refused(trained, *words)
