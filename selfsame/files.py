@@ -160,6 +160,31 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder, which leaves nothing behind; gives whether it was to be had.
+
+    A process that ends lets go. Where a system has no such locks, it is always to be had.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # some network drives
+            pass
+        yield True
+    finally:
+        os.close(handle)
+
+
 # Reading
 
 

@@ -111,6 +111,15 @@ def duration(seconds: float) -> str:
     return "–" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
+def span_words(seconds: float) -> str:
+    """A stretch of time as people say it."""
+    for most, unit, word in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < most:
+            number = seconds / unit
+            return f"{number:.1f} {word}" if number < 10 and word != "min" else f"{number:.0f} {word}"
+    return f"{seconds / 86_400:.0f} days"
+
+
 def attacker_words(how: str, exposed: bool) -> str:
     """What the attacker did: in the method's words, or that there was nothing to do."""
     nothing = "nothing that stands for the owner leaves the device"

@@ -21,8 +21,10 @@ from selfsame.methods import options_of
 from selfsame.report.html import write_report
 from selfsame.report.table import Row, beside_markdown, beside_plain
 from selfsame.report.view import RunView
+from selfsame.runs.claim import vacant
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import Run, load_run, start, vacant
+from selfsame.runs.run import Run, load_run, start
+from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import read_view
 
 
@@ -112,8 +114,13 @@ class Campaign:
             return load_run(job.folder, federation, trust_code=True)  # it holds the recipe that is being run
         return start(job.recipe, job.folder, federation)
 
-    def train_at_once(self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None]) -> None:
-        """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended."""
+    def train_at_once(
+        self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None], stop: Stop = never
+    ) -> None:
+        """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended.
+
+        When `stop` says so, each is told to end after its round.
+        """
         for job, federation in work:
             if not self.there[job.folder].there:
                 start(job.recipe, job.folder, federation)
@@ -124,7 +131,7 @@ class Campaign:
             self.keep(folder, read_view(folder))
             heard()
 
-        resume_all(folders, number, ended)
+        resume_all(folders, number, ended, stop)
 
     def rows(self) -> list[Row]:
         """One per variant, with what its runs found."""

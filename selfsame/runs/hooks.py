@@ -11,7 +11,7 @@ from torch import Tensor
 
 from selfsame.engine import checkpoint
 from selfsame.engine.batches import steps_a_round
-from selfsame.engine.plan import Plan, cohort_size
+from selfsame.engine.plan import cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.files import Record
 from selfsame.measure.trials import MOST_PAIRED
@@ -28,7 +28,8 @@ Tick = Callable[[int, Record | None], None]  # rounds done since the last call, 
 class Stretch:
     """A block of rounds that has been run."""
 
-    plan: Plan
+    first: int  # its first round
+    answers: int  # of clients, in all rounds
     losses: Tensor
     refused: int  # client updates that were not finite
 
@@ -68,11 +69,11 @@ class Divergence(Hook):
 
     def after(self, run: Run, done: Stretch) -> bool:
         # The block went wrong as a whole: a loss that is not finite, or most clients refused.
-        wrong = not bool(torch.isfinite(done.losses).all()) or 2 * done.refused > int(done.plan.alive_TM.sum())
+        wrong = not bool(torch.isfinite(done.losses).all()) or 2 * done.refused > done.answers
         run.diverged = decided(run.problem, lambda: wrong or not run.sound())
         if run.diverged:
             rates = {"local_lr": run.recipe.local.lr, "server_lr": run.recipe.server.lr}
-            run.warnings.append({"kind": "diverged", "first": done.plan.first, "round": run.state.round, **rates})
+            run.warnings.append({"kind": "diverged", "first": done.first, "round": run.state.round, **rates})
         return not run.diverged
 
 

@@ -27,6 +27,7 @@ from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
 from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
 from selfsame.methods.base import Fields, World
+from selfsame.runs.claim import vacant
 from selfsame.runs.together import as_first
 
 _ENROLLED = 64  # samples of a client that make a template, at most
@@ -207,15 +208,6 @@ def new_folder(name: str) -> Path:
         if not folder.exists():
             return folder
     raise SelfsameError("runs/: too many runs; delete some or name a folder with --out")
-
-
-def vacant(folder: Path) -> None:
-    """Raise unless a run can be put there: nothing in it, and no file in the way."""
-    if folder.is_dir() and any(folder.iterdir()):
-        raise SelfsameError(f"{folder}: is there already; resume it, or name another folder with --out")
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SelfsameError(f"{folder}: cannot be made, {place} is a file; name another folder with --out")
 
 
 def start(

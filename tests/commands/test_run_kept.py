@@ -1,13 +1,19 @@
-"""A run knows its data: commands refuse other people and samples in one line, and ask for --path where it has moved."""
+"""A run knows its data and its writer, is found damaged, and ends with a checkpoint: each in one line."""
 
 import json
+import os
 import shutil
+import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from trees import people_tree, put
 
 from selfsame.config.recipe import read_toml
+from selfsame.engine.checkpoint import peek
+from selfsame.runs import watching
+from selfsame.runs.claim import claimed, new_claim
 
 PICTURES = ("--data", "imagefolder", "--set", "data.size=8", "--set", "data.grey=true", "--set", "net.name=lenet")
 SMALL = (
@@ -93,3 +99,30 @@ def test_a_flipped_byte_is_one_line(trained, file):
     Path("run", file).write_bytes(data)
     for words in (("resume", "run"), ("evaluate", "run")):
         assert "its digest does not fit its content" in refused(trained, *words)
+
+
+def test_a_folder_that_is_being_written(trained):
+    """A second `train` into it and a second `resume` are refused, and change nothing."""
+    before = sorted(Path().rglob("*")), Path("run/metrics.jsonl").read_bytes()
+    with claimed(Path("run")):
+        assert "run: another process is writing to it" in refused(trained, "resume", "run")
+        said = refused(trained, "train", "fedaws", *SMALL, "--path", "faces", "--out", "run")
+        assert "run: another process is writing to it" in said
+    with new_claim(Path("new")):
+        assert "new: another" in refused(trained, "train", "fedaws", *SMALL, "--path", "faces", "--out", "new")
+    assert before == (sorted(Path().rglob("*")), Path("run/metrics.jsonl").read_bytes())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_command_with_a_checkpoint(number, code, trained, monkeypatch):
+    @contextmanager
+    def kills(run, *_):
+        yield lambda rounds, record: os.kill(os.getpid(), number) if run.state.round == 1 else None
+
+    monkeypatch.setattr(watching, "watched", kills)
+    words = ("--data", "digits", "--set", "data.turns=1", "--rounds", "100000", "--device", "cpu", "--quiet")
+    found, out, err = trained("train", "fedhide", *words, "--out", "cut")
+    assert found == code and out == ""
+    assert "selfsame: stopping after this round; once more ends at once" in err
+    assert "of 100,000; checkpoint written, `selfsame resume cut` goes on" in err
+    assert 1 <= peek(Path("cut/checkpoint/state.safetensors"))["round"] < 100_000
