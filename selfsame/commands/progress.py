@@ -70,6 +70,12 @@ def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False) -
     return shown
 
 
+def tell(words: str, quiet: bool = False) -> None:
+    """A line on the error stream; no line for no words."""
+    if words and not quiet:
+        print(words, file=sys.stderr)
+
+
 def tell_notes(notes: Iterable[str], quiet: bool = False) -> None:
     """What is to be known of the data before it is trained on."""
     for note in () if quiet else notes:

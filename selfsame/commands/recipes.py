@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,7 +51,8 @@ def recipe(
     if listing:
         _list(campaign, chosen)
         return
-    with shared_claim(campaign.folder):
+    alone = any(job.folder == campaign.folder for job in campaign.jobs)  # a run that claims it by itself
+    with nullcontext() if alone else shared_claim(campaign.folder):
         with loading(quiet):
             work = campaign.left(chosen)
         if at_once > 1:

@@ -25,7 +25,7 @@ from selfsame.commands.options import (
     TrustCode,
     given_tables,
 )  # fmt: skip
-from selfsame.commands.progress import loading, show, show_run, tell_notes, train_and_keep
+from selfsame.commands.progress import loading, show, show_run, tell, tell_notes, train_and_keep
 from selfsame.commands.torchrun import among_ranks, one_process
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
@@ -50,7 +50,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train one method. Writes a run folder with metrics, checkpoint, network and report."""
-    from selfsame.config.presets import make_recipe
+    from selfsame.runs.beginning import recipe_for
     from selfsame.runs.claim import new_claim
     from selfsame.runs.run import start
 
@@ -59,7 +59,8 @@ def train(
         rounds=rounds, seed=seed, device=device, precision=precision, compile=compile, engine=engine,
     )  # fmt: skip
     with among_ranks() as ranks:
-        made = make_recipe(method, recipe, given, settings or [])
+        made, chosen = recipe_for(method, recipe, given, settings or [])
+        tell(chosen, quiet or not ranks.first)
         with new_claim(out, f"{short_name(method)}-{made.data.name}") if ranks.first else nullcontext() as folder:
             with loading(quiet or not ranks.first):
                 run = start(made, folder, ranks=ranks)
@@ -97,7 +98,8 @@ def compare(
     if len({short_name(name) for name in chosen}) < len(chosen):
         raise SelfsameError(f"--methods {names}: names a method twice")
     given = given_tables(data, path, rounds=rounds, seed=seed, device=device, precision=precision, compile=compile)
-    recipes = recipes_of(chosen, given, settings or [])
+    recipes, advised = recipes_of(chosen, given, settings or [])
+    tell(advised, quiet)
     part = recipes[0].data
     with new_claim(out, f"compare-{part.name}") as folder:
         with loading(quiet):

@@ -14,6 +14,7 @@ from types import FrameType
 Stop = Callable[[], bool]  # whether somebody has asked a run to end
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME = 0.3  # seconds in which a signal that comes again is the same: `timeout` sends each twice
 _GRACE = 0.5  # seconds in which a process may end by itself after the second
 _SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
 
@@ -27,7 +28,7 @@ class Stopping:
     """Whether the run shall end, and by which signal."""
 
     def __init__(self) -> None:
-        self.signal = 0
+        self.signal, self.when = 0, 0.0
 
     def asked(self) -> bool:
         """Whether the first signal has come."""
@@ -54,9 +55,10 @@ def stoppable(words: str = "stopping after this round; once more ends at once") 
     watcher = threading.Thread(target=_watch, args=(read, words), name="selfsame-stopping", daemon=True)
 
     def heard(number: int, _frame: FrameType | None) -> None:
-        if stop.asked():
+        if not stop.asked():
+            stop.signal, stop.when = number, time.monotonic()
+        elif time.monotonic() - stop.when > _SAME:
             raise KeyboardInterrupt
-        stop.signal = number
 
     before = {number: signal.signal(number, heard) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -74,15 +76,16 @@ def stoppable(words: str = "stopping after this round; once more ends at once") 
 
 def _watch(read: int, words: str) -> None:
     """The main thread hears of a signal only between two operations; this one at once."""
-    heard = 0
+    first = 0.0
     while found := os.read(read, 64):
+        now = time.monotonic()
         for number in found:
             if number not in _SIGNALS:
                 continue
-            heard += 1
-            if heard == 1:
+            if not first:
+                first = now
                 print(f"\nselfsame: {words}", file=sys.stderr, flush=True)
-            else:
+            elif now - first > _SAME:
                 time.sleep(_GRACE)
                 if sys.stderr.isatty():
                     print(_SHOW_CURSOR, end="", file=sys.stderr, flush=True)

@@ -148,7 +148,7 @@ def _once(run: Run, pace: Pace, place: Console) -> Callable[[], None]:
 
 
 def _lines(run: Run, label: str, place: Console, pace: Pace) -> Tick:
-    """A line every tenth of the rounds, not more often than every few seconds and at least every half minute."""
+    """A line every tenth of the rounds, not more often than every few seconds, every half minute, and at the end."""
     told = _once(run, pace, place)
     last = [pace.clock(), float(pace.done)]
     figures = [""]
@@ -159,9 +159,10 @@ def _lines(run: Run, label: str, place: Console, pace: Pace) -> Tick:
             figures[0] = f", {described(record)}"
         told()
         since, more = pace.clock() - last[0], (pace.done - last[1]) / pace.total
-        if since >= _SELDOM or (more >= _SHARE and since >= _OFTEN):
+        ended = rounds > 0 and pace.done >= pace.total
+        if ended or since >= _SELDOM or (more >= _SHARE and since >= _OFTEN):
             last[:] = [pace.clock(), float(pace.done)]
-            left = "" if pace.left is None else f", about {span_words(pace.left)} left"
+            left = "" if pace.left is None or ended else f", about {span_words(pace.left)} left"
             share = f"{100 * pace.done // pace.total} %"
             line = f"{label}: round {pace.done:,} of {pace.total:,} ({share}){left}{figures[0]}"
             place.print(line, markup=False, highlight=False, soft_wrap=True)

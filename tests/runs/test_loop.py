@@ -36,7 +36,7 @@ class Watching(Hook):
 
     def after(self, run, done):
         self.seen.append(run.state.round)
-        assert done.plan.first + len(done.losses) == run.state.round
+        assert done.first + len(done.losses) == run.state.round
         return run.state.round < self.until
 
 

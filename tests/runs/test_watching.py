@@ -92,8 +92,8 @@ def test_a_line_every_half_minute(monkeypatch):
     assert len(told) == 100 // 5 and told[0].startswith("fedhide: round 5 of 100 (5 %)")
 
 
-def test_quick_runs_say_nothing(monkeypatch):
-    assert lines(monkeypatch, 600, 0.004) == []
+def test_quick_runs_say_that_they_have_ended(monkeypatch):
+    assert lines(monkeypatch, 600, 0.004) == ["fedhide: round 600 of 600 (100 %), loss 1.250  EER 10.0 %"]
 
 
 @pytest.mark.parametrize(
