@@ -121,10 +121,8 @@ def show_run(run: Run, shown: RunView | None, folder: Path | None) -> None:
 def table_of(rows: Iterable[Sequence[str]], *columns: str, title: str | None = None) -> None:
     """Print a table of plain texts."""
     from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
 
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    from selfsame.report.table import Sheet
+
+    lines = list(rows)
+    Console().print(Sheet(columns, lines, title or "", words=range(len(columns)), lose=()).terminal())

@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from selfsame.data.dataset import bounded
-from selfsame.data.people import Ints, SplitOptions
+from selfsame.data.people import Ints, SplitOptions, share_of
 from selfsame.errors import SelfsameError
-
-_ENOUGH = 5  # people of whom two can be held out
 
 
 @dataclass(frozen=True)
@@ -51,12 +49,8 @@ class Listing:
         return replace(self, files=files, person=person, left_out=(*self.left_out, *odd))
 
     def share(self, name: str, share: float, least: int = 2) -> int:
-        """How many people are a share of those who have `least` files; nobody can be told apart from one alone."""
-        if not 0.0 <= share < 1.0:
-            raise SelfsameError(f"{name}: unseen_share must be 0 or more and below 1, got {share}")
-        there = int((self.count_P >= least).sum())
-        number = int(share * there)
-        return 2 if number == 1 and there >= _ENOUGH else number
+        """How many people are a share of those who have `least` files."""
+        return share_of(name, self.count_P, share, least)
 
 
 def list_files(

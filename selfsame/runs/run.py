@@ -32,6 +32,8 @@ from selfsame.runs.together import as_first
 
 _ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
+_APART = 0.7  # AUROC on people unseen in training from which a network tells people apart
+_ONLY_PULL = ("positive-only", "fedmetric-pos")  # methods without a term that pushes classes apart
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
 
@@ -173,12 +175,42 @@ class Run:
         self._judge(self.final)
 
     def _judge(self, record: Record) -> None:
-        alike, right, classes = record.get("alike"), record.get("p@1"), self.problem.world.classes
-        blind = classes >= 5 and right is not None and right <= 2 / classes
-        if self.done and (blind or (alike is not None and alike > COLLAPSED)):
-            self.warnings.append({"kind": "collapsed", "alike": alike, "p@1": right, "classes": classes})
+        if self.done and self._tells_nobody_apart(record):
+            figures = {"alike": record.get("alike"), "p@1": record.get("p@1"), "classes": self.problem.world.classes}
+            self.warnings.append({"kind": "collapsed", **figures, **self._cause()})
         if self.done and record["refused"]:
             self.warnings.append({"kind": "refused", "count": record["refused"]})
+
+    def _tells_nobody_apart(self, record: Record) -> bool:
+        """By what it gets right, and not by embeddings that lie close together and are told apart all the same."""
+        alike, right, area = (record.get(name) for name in ("alike", "p@1", "auroc"))
+        classes = self.problem.world.classes
+        close = alike is not None and alike > COLLAPSED
+        apart = area is not None and area > _APART
+        if right is None:
+            return close and not apart
+        return right <= (2.0 if classes >= 5 else 1.25) / classes and (close or (classes >= 5 and not apart))
+
+    def _cause(self) -> Record:
+        """Why classes may have ended at one place: the method, a loss that rose, or one that still falls."""
+        method, losses = self.problem.method, [one["loss"] for one in self.history if one.get("loss") is not None]
+        weights = [name for name in ("spread_weight", "negative_weight") if hasattr(method, name)]
+        found: Record = {"method": self.recipe.method.name, "rounds": self.recipe.run.rounds}
+        if method.name in _ONLY_PULL:
+            return {**found, "cause": "method"}
+        if len(losses) > 1 and losses[-1] > 1.1 * min(losses):
+            return {
+                **found,
+                "cause": "rate",
+                "local_lr": self.recipe.local.lr,
+                "least": min(losses),
+                "loss": losses[-1],
+            }
+        if len(losses) > 1 and losses[-1] < 0.9 * losses[-2]:
+            return {**found, "cause": "rounds"}
+        if weights:
+            return {**found, "cause": "weight", "weight": weights[0], "value": float(getattr(method, weights[0]))}
+        return {**found, "cause": "rounds"}
 
     def write_model(self) -> None:
         """The network alone, by name, with the recipe beside it: what a device is given."""

@@ -11,6 +11,7 @@ import pytest
 from trees import people_tree, put
 
 from selfsame.config.recipe import read_toml
+from selfsame.data import DATASETS
 from selfsame.engine.checkpoint import peek
 from selfsame.runs import watching
 from selfsame.runs.claim import claimed, new_claim
@@ -126,3 +127,31 @@ def test_a_signal_ends_the_command_with_a_checkpoint(number, code, trained, monk
     assert "selfsame: stopping after this round; once more ends at once" in err
     assert "of 100,000; checkpoint written, `selfsame resume cut` goes on" in err
     assert 1 <= peek(Path("cut/checkpoint/state.safetensors"))["round"] < 100_000
+
+
+def test_train_tells_what_is_wrong_with_the_data_and_so_does_check(trained):
+    Path("faces/p00/bad.png").write_bytes(b"no picture")
+    put(Path("faces/few/1.png"), 77)
+    code, _, err = trained("train", "fedaws", *[word for word in SMALL if word != "--quiet"], "--path", "faces")
+    assert code == 0 and "note: 1 files could not be read: p00/bad.png" in err
+    assert "note: 1 people are no clients, with fewer than 3 samples: few (1)" in err
+    words = ("data", "check", "imagefolder", "faces", "--set", "size=8")
+    code, out, _ = trained(*words)
+    assert code == 1 and "wrong: p00/bad.png" in out
+    Path("faces/p00/bad.png").unlink()
+    shutil.rmtree("faces/few")
+    assert trained(*words)[0] == 0
+
+
+def test_what_is_chosen_is_said(trained):
+    words = ("--data", "imagefolder", "--path", "faces", "--rounds", "1", "--device", "cpu", "--set", "neighbours=1")
+    code, _, err = trained("train", "fedaws", *words)
+    assert code == 0
+    assert "chosen for these files and no GPU: data.size=16, data.grey=false, net.name=lenet, net.width=64" in err
+
+
+def test_addresses_are_whole_in_the_list_of_data_sets(trained, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = trained("data")
+    addresses = {word for one in DATASETS.values() for word in one.wants.split() if "://" in word}
+    assert code == 0 and addresses and addresses <= set(out.split())

@@ -341,3 +341,13 @@ def test_nobody_is_held_out_alone(tmp_path, people, unseen):
     people_tree(tmp_path, [4] * people)
     fed = load("imagefolder", tmp_path, size=8)
     assert len(fed.unseen.y.unique()) == unseen and fed.clients == people - unseen
+
+
+def test_pictures_in_sessions_are_read(tmp_path):
+    from trees import put
+
+    for person in range(3):
+        for number in range(4):
+            put(tmp_path / f"p{person}" / f"day{number % 2}" / f"{number}.png", 10 * person + number)
+    fed = load("imagefolder", tmp_path, size=8, unseen_share=0.0)
+    assert fed.clients == 3 and fed.count_N.tolist() == [2, 2, 2] and fed.class_names == ("p0", "p1", "p2")
