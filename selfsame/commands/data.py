@@ -63,8 +63,8 @@ def wire(
 def _below(words: str) -> str:
     """Wrapped between words and set in; no address is cut."""
     wide = min(shutil.get_terminal_size().columns, 120)
-    set_in = {"initial_indent": "  ", "subsequent_indent": "    "}
-    return textwrap.fill(words, wide, break_long_words=False, break_on_hyphens=False, **set_in)
+    lines = textwrap.wrap(words, wide - 4, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(("  " if number == 0 else "    ") + line for number, line in enumerate(lines))
 
 
 class _Data(TyperGroup):

@@ -119,17 +119,21 @@ def compare(
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds in all, also beyond the end of a finished run.")] = None,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint. A finished one is shown again."""
+    """Go on with a run from its last checkpoint. A finished one is shown again.
+
+    With --rounds the schedule of the learning rate becomes that of so many rounds.
+    """
     from selfsame.runs.claim import claimed
     from selfsame.runs.run import load_run
     from selfsame.runs.summary import read_view
 
     with among_ranks() as ranks, claimed(run) if ranks.first else nullcontext():
         with loading(quiet or not ranks.first):
-            current = load_run(run, ranks=ranks, trust_code=trust_code, path=path)
+            current = load_run(run, ranks=ranks, trust_code=trust_code, path=path, rounds=rounds)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
             shown = train_and_keep(current, quiet)
         else:

@@ -79,7 +79,7 @@ def _pictures(path: Path, gpu: bool) -> Tables:
     net: dict[str, Any] = {"name": "mobilefacenet", "width": 128} if gpu else _SMALL_NET
     if side < _CPU_SIDE:
         net = _SMALL_NET
-    tables = {"data": {"size": side, "grey": all(grey)}, "net": net, "cohort": _cohort(found, gpu)}
+    tables: Tables = {"data": {"size": side, "grey": all(grey)}, "net": net, "cohort": _cohort(found, gpu)}
     return {part: table for part, table in tables.items() if table}
 
 
@@ -105,5 +105,5 @@ def _recordings(path: Path, gpu: bool) -> Tables:
             continue
     usual = max(0.2, round(median(lengths), 1)) if lengths else 2 * _CPU_SECONDS
     data = {"seconds": min(_CPU_SECONDS, usual), "test_seconds": min(2 * _CPU_SECONDS, usual)}
-    tables = {"data": data, "net": {"name": "lenet-mel", "width": 64}, "cohort": _cohort(found, gpu)}
+    tables: Tables = {"data": data, "net": {"name": "lenet-mel", "width": 64}, "cohort": _cohort(found, gpu)}
     return {part: table for part, table in tables.items() if table}

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from selfsame.data.dataset import bounded
-from selfsame.data.people import Ints, SplitOptions, share_of
+from selfsame.data.federation import share_of
+from selfsame.data.people import Ints, SplitOptions
 from selfsame.errors import SelfsameError
 
 

@@ -17,7 +17,6 @@ from selfsame.streams import host_generator
 
 Ints = NDArray[np.int64]
 
-_ENOUGH = 5  # people of whom two can be held out
 _NAMED = 5  # lines that a note gives, before it counts the rest
 
 
@@ -105,18 +104,6 @@ def choose_people(
             f"a client must have {least} samples"
         )
     return Choice(seen, unseen, tuple((int(p), int(count_P[p])) for p in few), least)
-
-
-def share_of(name: str, count_P: Ints, share: float, least: int = 2) -> int:
-    """How many people are a share of those who have `least` samples; of five or more never one alone.
-
-    Nobody can be told apart from one alone.
-    """
-    if not 0.0 <= share < 1.0:
-        raise SelfsameError(f"{name}: unseen_share must be 0 or more and below 1, got {share}")
-    there = int((count_P >= least).sum())
-    number = int(share * there)
-    return 2 if number == 1 and there >= _ENOUGH else number
 
 
 def drawn_people(seed: int, purpose: str, pool: Ints, number: int) -> Ints:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame.data.federation import Federation
+from selfsame.data.federation import Federation, share_of
 from selfsame.data.formats.csv_table import CsvTable, listed, read_csv, read_header
-from selfsame.data.people import Division, Ints, SplitOptions, by_people, share_of, split_people
+from selfsame.data.people import Division, Ints, SplitOptions, by_people, split_people
 from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
 from selfsame.fields import one_of

@@ -10,16 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import merged
 from selfsame.data import Federation
 from selfsame.engine.machine import choose_machine
 from selfsame.engine.plan import make_plan
 from selfsame.engine.ranks import shards
 from selfsame.engine.rounds import Engine
+from selfsame.runs.beginning import by_name, recipe_for
+from selfsame.runs.claim import new_claim
 from selfsame.runs.hooks import Stretch, Tick, keep, usual_hooks
 from selfsame.runs.run import Run, start
 from selfsame.runs.stopping import Stop, never
+from selfsame.runs.summary import keep_all
 from selfsame.runs.together import decided, looked_at
 
 _PLAN = 2048  # rounds planned at a time
@@ -110,17 +112,38 @@ def train(
     method: str = "fedhide",
     data: str = "digits",
     *,
+    path: str | Path | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
     settings: Mapping[str, Any] | None = None,
     federation: Federation | None = None,
     **options: Any,
 ) -> Run:
-    """Train a method on a data set and return the run.
+    """Train a method on a data set and return the run; `out` gets all that `selfsame train` writes.
 
-    ``options`` are the method's hyper-parameters; ``settings`` are nested tables as in a recipe, e.g.
-    ``{"run": {"rounds": 200}, "local": {"lr": 0.05}}``.
+    ``options`` go by name to whatever has them: the method (``alpha=0.1``), the data set (``turns=1``) or a part of the
+    recipe (``rounds=200``, ``device="cpu"``). ``settings`` are nested tables as in a recipe, for names that several
+    parts have: ``{"local": {"lr": 0.05}}``. In a notebook there is a progress bar.
     """
-    given = merged(settings or {}, {"method": {"name": method, **options}, "data": {"name": data}})
-    run = start(make_recipe(method, None, given), None if out is None else Path(out), federation)
-    return carry_on(run, tick)
+    own = {"method": {"name": method}, "data": {"name": data} | ({} if path is None else {"path": str(path)})}
+    given = merged(settings or {}, by_name(method, data, options), own)
+    recipe, _ = recipe_for(method, None, given)
+    if out is None:
+        return _watched(start(recipe, None, federation), tick)
+    with new_claim(Path(out)) as folder:
+        run = _watched(start(recipe, folder, federation), tick)
+        keep_all(run, folder)
+    return run
+
+
+def _watched(run: Run, tick: Tick | None) -> Run:
+    """Train, under a bar where a notebook can show one and nobody else listens."""
+    from rich.console import Console
+
+    from selfsame.runs.watching import watched
+
+    console = Console()
+    if tick is not None or not console.is_jupyter:
+        return carry_on(run, tick)
+    with watched(run, console=console) as bar:
+        return carry_on(run, bar)

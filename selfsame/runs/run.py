@@ -52,6 +52,13 @@ class Run:
     diverged: bool = False
     enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices
 
+    def __repr__(self) -> str:
+        at = f"round {self.state.round:,} of {self.recipe.run.rounds:,}"
+        figures = {name: self.final.get(key) for key, name in (("p@1", "P@1"), ("eer", "EER"))}
+        said = [f"{name} {100 * value:.1f} %" for name, value in figures.items() if value is not None]
+        place = [] if self.folder is None else [str(self.folder)]
+        return f"Run({', '.join([f'{self.title} on {self.problem.federation.name}', at, *said, *place])})"
+
     @property
     def recipe(self) -> Recipe:
         return self.problem.recipe
@@ -271,6 +278,15 @@ def _placed(recipe: Recipe, path: Path | None = None) -> Recipe:
     )
 
 
+def _longer(recipe: Recipe, folder: Path, rounds: int) -> Recipe:
+    """The recipe with another number of rounds, none of which is past."""
+    saved = folder / "checkpoint" / "state.safetensors"
+    done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
+    if rounds <= done:
+        raise SelfsameError(f"--rounds {rounds}: the run has {done:,} behind it; name a larger number")
+    return replace(recipe, run=replace(recipe.run, rounds=rounds))
+
+
 def _found(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe, if its data is where it says."""
     known = DATASETS.get(recipe.data.name)
@@ -292,13 +308,16 @@ def load_run(
     ranks: Ranks = ALONE,
     trust_code: bool = False,
     path: Path | None = None,
+    rounds: int | None = None,
 ) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
-    `path`: where its data is now, which its recipe then says. With several ranks, each calls this; rank 0 reads the
-    folder and tells the others.
+    `path`: where its data is now, `rounds`: how many it shall have; its recipe says both from then on. With several
+    ranks, each calls this; rank 0 reads the folder and tells the others.
     """
     recipe = _placed(stored_recipe(folder, trust_code), path) if ranks.first else Recipe()
+    if ranks.first and rounds is not None:
+        recipe = _longer(recipe, folder, rounds)
     if ranks.first and federation is None and not (folder / SAMPLES).is_file():
         _found(recipe, folder)
     if ranks.active:
@@ -308,7 +327,7 @@ def load_run(
     problem = prepare(recipe, federation, ranks)
     if ranks.first:
         problem = _known(problem, folder)
-        if path is not None:
+        if path is not None or rounds is not None:
             write(folder / "recipe.toml", to_toml(problem.recipe).encode())
     saved = folder / "checkpoint" / "state.safetensors"
     state = begin(problem, initially_present(recipe, problem.world.clients))
