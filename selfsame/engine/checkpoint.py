@@ -24,6 +24,7 @@ from selfsame.methods.base import Fields
 
 FORMAT = "selfsame-state-3"
 MODEL = "selfsame-model-2"
+BEST = "best.safetensors"  # beside the last state: that which validated best
 _BEFORE = ("selfsame-state-2", "selfsame-model-1")  # the same without a digest
 
 

@@ -23,7 +23,7 @@ from selfsame.report.view import RunView
 from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import Run, load_run, start
+from selfsame.runs.run import Run, ended_early, load_run, start
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import read_view
 
@@ -61,7 +61,9 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
     saved = folder / "checkpoint" / "state.safetensors"
     done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
     shown = read_view(folder) if (folder / "result.json").is_file() else None
-    ended = shown is not None and (done >= stored.run.rounds or shown.diverged)
+    ended = shown is not None and (
+        done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
+    )
     return Standing(True, done, tuple(differs), shown if ended else None)
 
 

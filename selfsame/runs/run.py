@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import can_watch, watch
 from selfsame.config.recipe import Recipe, from_mapping, name_of, stored_recipe, to_toml
-from selfsame.data import DATASETS, Federation, Samples
+from selfsame.data import DATASETS, Federation, Samples, Trials
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.data.fingerprint import check_fingerprint, keep_fingerprint
 from selfsame.engine import checkpoint
@@ -75,7 +76,8 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return self.state.round >= self.recipe.run.rounds and not self.diverged
+        ended = self.state.round >= self.recipe.run.rounds or ended_early(self.history, self.recipe.run.patience)
+        return ended and not self.diverged
 
     def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
         """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
@@ -106,10 +108,22 @@ class Run:
 
     def evaluate(self, curves: bool = False) -> Evaluation:
         """The figures of this moment."""
+        federation = self.problem.federation
+        return self._evaluate(federation.test, federation.unseen, federation.trials, curves)
+
+    def _validated(self) -> Record:
+        """What decides which checkpoint is best: the figures of validation samples, where there are any."""
+        federation = self.problem.federation
+        if not len(federation.validation.y):
+            return {}
+        none = Samples(federation.validation.x[:0], federation.validation.y[:0])
+        figures = self._evaluate(federation.validation, none, Trials.none(), False).figures
+        return {"valid_p@1": figures.get("p@1"), "valid_eer": figures.get("eer_seen")}
+
+    def _evaluate(self, seen: Samples, unseen: Samples, trials: Trials, curves: bool) -> Evaluation:
         problem, state = self.problem, self.state
-        federation, method = problem.federation, problem.method
+        method = problem.method
         truth, world = self.truth(), self.world
-        seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
             seen = Samples(seen.x[keep], seen.y[keep])
@@ -120,7 +134,7 @@ class Run:
         shared = None
         if exposed is not None:
             shared = templates if torch.equal(exposed, truth) else class_templates(method, exposed, world)
-        return evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
+        return evaluate(method, self.embed, templates, seen, unseen, curves, trials, shared)
 
     def _head(self) -> Fields:
         return self.problem.model.head_views(self.state.theta_P)
@@ -153,7 +167,7 @@ class Run:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
         found = self.evaluate(curves=self.done)
         self.leakage = leak = self.audit()
-        record: Record = {"round": self.state.round, "loss": loss, **found.figures}
+        record: Record = {"round": self.state.round, "loss": loss, **found.figures, **self._validated()}
         record |= {
             "leak": leak.paper,
             "recovered": leak.recovered,
@@ -240,6 +254,18 @@ class Run:
         }
 
 
+def best_record(history: Sequence[Record]) -> Record | None:
+    """The first record with the smallest EER on validation samples; none where nothing was validated."""
+    known = [record for record in history if record.get("valid_eer") is not None]
+    return min(known, key=lambda record: record["valid_eer"]) if known else None
+
+
+def ended_early(history: Sequence[Record], patience: int) -> bool:
+    """Whether the last so many evaluations were no better than one before."""
+    best = best_record(history)
+    return bool(patience) and best is not None and len(history) - 1 - list(history).index(best) >= patience
+
+
 def new_folder(name: str) -> Path:
     """The next free folder under runs/."""
     for number in range(1, 100000):
@@ -260,6 +286,7 @@ def start(
     if folder is not None:
         vacant(folder)
     problem = prepare(_placed(recipe), federation, ranks)
+    _check_patience(problem)
     state = begin(problem, initially_present(recipe, problem.world.clients))
     as_first(problem, state)
     if folder is not None:
@@ -268,6 +295,16 @@ def start(
         keep_fingerprint(problem.federation, folder)
         (folder / "metrics.jsonl").touch()
     return Run(problem, state, folder)
+
+
+def _check_patience(problem: Problem) -> None:
+    """Early stopping needs something to judge by, and one judge."""
+    if not problem.recipe.run.patience:
+        return
+    if not len(problem.federation.validation.y):
+        raise SelfsameError("run.patience: needs samples for validation, e.g. --set data.validation=2")
+    if problem.ranks.active:
+        raise SelfsameError("run.patience: not with torchrun; train in one process")
 
 
 def _placed(recipe: Recipe, path: Path | None = None) -> Recipe:
@@ -344,14 +381,21 @@ def load_run(
 
 
 def open_run(
-    folder: Path, path: Path | None = None, device: str | None = None, exact: bool = False, trust_code: bool = False
+    folder: Path,
+    path: Path | None = None,
+    device: str | None = None,
+    exact: bool = False,
+    trust_code: bool = False,
+    best: bool = False,
 ) -> Run:
     """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled.
 
-    With `exact`, networks run in the precision of their parameters.
+    With `exact`, networks run in the precision of their parameters. `best`: the checkpoint that validated best.
     """
     recipe = stored_recipe(folder, trust_code)
-    saved = folder / "checkpoint" / "state.safetensors"
+    saved = folder / "checkpoint" / (checkpoint.BEST if best else "state.safetensors")
+    if best and not saved.is_file():
+        raise SelfsameError(f"{folder}: has no best checkpoint; train with samples for validation (data.validation)")
     served = (folder / SAMPLES).is_file()
     if not served and not saved.is_file():
         raise SelfsameError(f"{folder}: has no checkpoint yet; train it with `selfsame resume {folder}`")

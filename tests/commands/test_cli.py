@@ -16,7 +16,8 @@ from selfsame.methods import METHODS, options_of
 from selfsame.runs.run import load_run
 
 SMALL = ("--set", "data.turns=1", "--set", "local.batch=4", "--device", "cpu")
-FILES = {"recipe.toml", "data.json", "metrics.jsonl", "checkpoint", "model.safetensors", "report.html", "result.json"}
+FILES = {"recipe.toml", "data.json", "metrics.jsonl", "metrics.csv", "events.out.tfevents.selfsame"}
+FILES |= {"checkpoint", "model.safetensors", "report.html", "result.json"}
 COMMANDS = dict(typer.main.get_command(cli.app).commands)
 
 
