@@ -41,6 +41,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """The whole interface, also what is not imported yet."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import selfsame` and `selfsame --help` are quick and need nothing of training."""
     if name not in _HOMES:

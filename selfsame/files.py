@@ -40,14 +40,26 @@ def write(path: Path, data: bytes | str, *, private: bool = False, executable: b
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     mode = (0o600 if private else 0o666) | (0o100 if executable else 0)  # less the umask
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        with _naming(path):
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY, mode), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """An error of a write names the file, which the system does not where the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or (error.filename is not None and not Path(error.filename).name.startswith(".")):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def opened(path: Path, *, append: bool = True) -> BinaryIO:
@@ -160,6 +172,31 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder, which leaves nothing behind; gives whether it was to be had.
+
+    A process that ends lets go. Where a system has no such locks, it is always to be had.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # some network drives
+            pass
+        yield True
+    finally:
+        os.close(handle)
+
+
 # Reading
 
 
@@ -205,7 +242,7 @@ def _no_constant(word: str) -> NoReturn:
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     """Add a line to a file of records."""
-    with opened(path) as file:
+    with _naming(path), opened(path) as file:
         file.write((json.dumps(record) + "\n").encode())
 
 

@@ -227,3 +227,20 @@ def test_an_executable_file(tmp_path):
     files.write(tmp_path / "run", "#!/bin/sh\n", private=True, executable=True)
     assert (tmp_path / "run").lstat().st_mode & 0o777 == 0o700
     assert (tmp_path / "victim").read_text() == "whole"
+
+
+def test_a_full_disk_names_the_file(tmp_path, monkeypatch):
+    import errno
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "log").touch()
+    for call in (lambda: files.write(tmp_path / "x", b"1"), lambda: files.append_record(tmp_path / "log", {"a": 1})):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            patch.setattr(files.json, "dumps", full)
+            with pytest.raises(OSError, match="No space left") as caught:
+                call()
+        assert caught.value.filename in (str(tmp_path / "x"), str(tmp_path / "log"))
+    assert not (tmp_path / "x").exists()

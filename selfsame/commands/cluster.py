@@ -73,7 +73,8 @@ def up(
     from selfsame.deploy.flower.cluster import REGISTER, helper_names
     from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
-    from selfsame.runs.run import new_folder, vacant
+    from selfsame.runs.claim import vacant
+    from selfsame.runs.run import new_folder
 
     _flower()
     method = method or _named(recipe) or "fedhide"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +60,13 @@ def wire(
         typer.echo(said)
 
 
+def _below(words: str) -> str:
+    """Wrapped between words and set in; no address is cut."""
+    wide = min(shutil.get_terminal_size().columns, 120)
+    lines = textwrap.wrap(words, wide - 4, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(("  " if number == 0 else "    ") + line for number, line in enumerate(lines))
+
+
 class _Data(TyperGroup):
     """`selfsame data NAME` is short for `selfsame data show NAME`."""
 
@@ -85,11 +94,11 @@ def show(
     from selfsame.data import DATASETS, inspection, load
 
     if name is None:
-        sets = [
-            (key, one.wants, f"{one.net}, {one.width}-d", ", ".join(f"{k}={v}" for k, v in one.options.items()))
-            for key, one in DATASETS.items()
-        ]
-        table_of(sets, "data set", "needs", "network", "options")
+        for key, one in DATASETS.items():
+            options = ", ".join(f"{k}={v}" for k, v in one.options.items())
+            typer.echo(f"{key} (network {one.net}, {one.width}-d)")
+            typer.echo(_below(f"needs {one.wants}"))
+            typer.echo(_below(f"options: {options}") if options else "", nl=bool(options))
         return
     with loading():
         found = load(name, path, **bare_options(settings))
@@ -105,7 +114,10 @@ def check(
     path: PathTo = None,
     settings: Own = None,
 ) -> None:
-    """Look through all files of a data set: what is wrong, where."""
+    """Look through all files of a data set: what is wrong, where.
+
+    The exit code is 0 where nothing is, 1 where something is, 2 where it cannot be trained on.
+    """
     from selfsame.config.recipe import bare_options
     from selfsame.data import inspection
 
@@ -119,3 +131,5 @@ def check(
         typer.echo("nothing is wrong")
     if not report.usable:
         raise SelfsameError(f"{name}: cannot be trained on as it is")
+    if report.wrong:
+        raise typer.Exit(1)

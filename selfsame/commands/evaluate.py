@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfsame.commands.options import Quiet, TrustCode
+from selfsame.commands.options import Best, Quiet, TrustCode
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +23,7 @@ def evaluate(
         Path | None, typer.Option("--out", help="Folder for evaluation.json and .html; by default the run's.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto; by default as the run.")] = None,
+    best: Best = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
@@ -41,7 +42,7 @@ def evaluate(
     folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before anything is measured
     errors = Console(stderr=True, quiet=quiet)
     with errors.status("loading"):
-        opened = open_run(run, path, device, trust_code=trust_code)
+        opened = open_run(run, path, device, trust_code=trust_code, best=best)
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
     write_json(folder / "evaluation.json", result)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfsame.commands.options import TrustCode
+from selfsame.commands.options import Best, TrustCode
 from selfsame.commands.progress import table_of
 from selfsame.errors import SelfsameError
 
@@ -26,6 +26,7 @@ def export(
     client: Annotated[
         int | None, typer.Option("--client", metavar="K", help="Whose network, where every client has its own.")
     ] = None,
+    best: Best = False,
     trust_code: TrustCode = False,
 ) -> None:
     """Write a run's network as an ONNX file that takes raw samples; needs no PyTorch to be used.
@@ -41,7 +42,7 @@ def export(
         raise SelfsameError(f"--out {file}: must end in .onnx")
     if check < 1:
         raise SelfsameError(f"--check {check}: must be 1 or more")
-    variants = export_run(read_run(run, path, trust_code), int8=int8, check=check, client=client)
+    variants = export_run(read_run(run, path, trust_code, best), int8=int8, check=check, client=client)
     files = {"float32": file, "int8": file.with_suffix(".int8.onnx")}
     for variant in variants:
         if variant.data:

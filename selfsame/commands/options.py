@@ -46,6 +46,9 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by 
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Import the method or network that the run's folder names: it runs code.")
 ]
+Best = Annotated[
+    bool, typer.Option("--best", help="The checkpoint with the smallest EER on validation samples, not the last.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 

@@ -12,7 +12,6 @@ import typer
 
 if TYPE_CHECKING:
     from selfsame.report.view import RunView
-    from selfsame.runs.hooks import Tick
     from selfsame.runs.run import Run
 
 
@@ -41,56 +40,52 @@ def loading(quiet: bool = False) -> Iterator[None]:
             bar.stop()
 
 
-def _describe(record: dict[str, Any]) -> str:
-    parts = [f"loss {record['loss']:.3f}"]
-    for key, name in (("p@1", "P@1"), ("eer", "EER")):
-        if record.get(key) is not None:
-            parts.append(f"{name} {100 * record[key]:.1f} %")
-    return "  ".join(parts)
+def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False) -> RunView | None:
+    """Train, keep the result beside the run and give its view; among several processes, the first alone does so.
 
-
-@contextmanager
-def _bar(run: Run, quiet: bool, label: str) -> Iterator[Tick]:
-    """A progress bar of the rounds, and what moves it; a run that the user stops says how it goes on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[now]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
-        task = progress.add_task(label or run.title, total=run.recipe.run.rounds, completed=run.state.round, now="")
-
-        def tick(rounds: int, record: dict[str, Any] | None) -> None:
-            progress.update(task, advance=rounds)
-            if record is not None:
-                progress.update(task, now=_describe(record))
-
-        try:
-            yield tick
-        except KeyboardInterrupt:
-            progress.stop()
-            print(
-                f"selfsame: stopped; `selfsame resume {run.folder}` goes on from the last checkpoint", file=sys.stderr
-            )
-            raise typer.Exit(130) from None
-
-
-def train_and_keep(run: Run, quiet: bool, label: str = "") -> RunView | None:
-    """Train, keep the result beside the run and give its view; among several processes, the first alone does so."""
+    A run that the user stops has a checkpoint, says how it goes on, and ends the command. `told`: the data's notes are
+    known already.
+    """
     from selfsame.runs.loop import carry_on
+    from selfsame.runs.stopping import stoppable
     from selfsame.runs.summary import keep_view, view
+    from selfsame.runs.watching import watched
 
     if not run.problem.ranks.first:
         carry_on(run)
         return None
-    with _bar(run, quiet, label) as tick:
-        carry_on(run, tick)
+    tell_notes(run.problem.federation.notes, quiet or told)
+    if run.problem.ranks.active:  # torchrun stops all its processes together
+        with watched(run, quiet, label) as tick:
+            carry_on(run, tick)
+    else:
+        with stoppable() as stop, watched(run, quiet, label) as tick:
+            carry_on(run, tick, stop.asked)
+        if stop.asked() and not run.done:
+            _tell_stopped(run)
+            raise typer.Exit(stop.code)
     shown = view(run)
     if run.folder is not None:
         keep_view(shown, run.folder)
     return shown
+
+
+def tell(words: str, quiet: bool = False) -> None:
+    """A line on the error stream; no line for no words."""
+    if words and not quiet:
+        print(words, file=sys.stderr)
+
+
+def tell_notes(notes: Iterable[str], quiet: bool = False) -> None:
+    """What is to be known of the data before it is trained on."""
+    for note in () if quiet else notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+def _tell_stopped(run: Run) -> None:
+    now, all_of_it = run.state.round, run.recipe.run.rounds
+    on = f"; checkpoint written, `selfsame resume {run.folder}` goes on" if run.folder is not None else ""
+    print(f"selfsame: stopped after round {now:,} of {all_of_it:,}{on}", file=sys.stderr)
 
 
 def show(views: list[RunView], report: Path, title: str) -> None:
@@ -111,9 +106,9 @@ def show(views: list[RunView], report: Path, title: str) -> None:
     print(f"report: {report}")
 
 
-def show_run(run: Run, shown: RunView | None, folder: Path) -> None:
+def show_run(run: Run, shown: RunView | None, folder: Path | None) -> None:
     """One run, and what crossed between its processes; a process without a view says nothing."""
-    if shown is None:
+    if shown is None or folder is None:
         return
     show([shown], folder / "report.html", f"{run.title} on {run.problem.federation.name}")
     if "aggregation" in shown.facts:
@@ -126,10 +121,8 @@ def show_run(run: Run, shown: RunView | None, folder: Path) -> None:
 def table_of(rows: Iterable[Sequence[str]], *columns: str, title: str | None = None) -> None:
     """Print a table of plain texts."""
     from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
 
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
+    from selfsame.report.table import Sheet
+
+    lines = list(rows)
+    Console().print(Sheet(columns, lines, title or "", words=range(len(columns)), lose=()).terminal())

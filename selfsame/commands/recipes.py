@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +40,7 @@ def recipe(
     """
     from selfsame.commands.torchrun import one_process
     from selfsame.config.experiment import read_experiment
+    from selfsame.runs.claim import claimed, shared_claim
     from selfsame.runs.experiments import Campaign
 
     one_process("selfsame recipe")
@@ -48,15 +51,19 @@ def recipe(
     if listing:
         _list(campaign, chosen)
         return
-    with loading(quiet):
-        work = campaign.left(chosen)
-    if at_once > 1:
-        _at_once(campaign, work, at_once, quiet)
-    for job, federation in work:
-        shown = train_and_keep(campaign.open(job, federation), quiet, job.title)
-        if shown is not None:
-            campaign.keep(job.folder, shown)
-    _show(campaign)
+    alone = any(job.folder == campaign.folder for job in campaign.jobs)  # a run that claims it by itself
+    with nullcontext() if alone else shared_claim(campaign.folder):
+        with loading(quiet):
+            work = campaign.left(chosen)
+        if at_once > 1:
+            _at_once(campaign, work, at_once, quiet)
+        for job, federation in work:
+            current = campaign.open(job, federation)
+            with claimed(job.folder):
+                shown = train_and_keep(current, quiet, job.title)
+            if shown is not None:
+                campaign.keep(job.folder, shown)
+        _show(campaign)
     if any(campaign.views[job.folder].diverged for job in chosen):
         raise typer.Exit(1)
 
@@ -66,9 +73,15 @@ def _at_once(campaign: Campaign, work: list[tuple[Job, Federation]], number: int
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), disable=quiet) as progress:
-        task = progress.add_task("runs", total=len(work))
-        campaign.train_at_once(work, number, lambda: progress.update(task, advance=1))
+    from selfsame.runs.stopping import stoppable
+
+    with stoppable("stopping every run after its round; once more ends at once") as stop:
+        with Progress(console=Console(stderr=True), disable=quiet) as progress:
+            task = progress.add_task("runs", total=len(work))
+            campaign.train_at_once(work, number, lambda: progress.update(task, advance=1), stop.asked)
+        if stop.asked():
+            print("selfsame: stopped, each run with a checkpoint; the same command goes on", file=sys.stderr)
+            raise typer.Exit(stop.code)
 
 
 def _list(campaign: Campaign, jobs: list[Job]) -> None:

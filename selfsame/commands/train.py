@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from selfsame.commands.options import (
     TrustCode,
     given_tables,
 )  # fmt: skip
-from selfsame.commands.progress import loading, show, show_run, train_and_keep
+from selfsame.commands.progress import loading, show, show_run, tell, tell_notes, train_and_keep
 from selfsame.commands.torchrun import among_ranks, one_process
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
@@ -49,19 +50,21 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train one method. Writes a run folder with metrics, checkpoint, network and report."""
-    from selfsame.config.presets import make_recipe
-    from selfsame.runs.run import new_folder, start
+    from selfsame.runs.beginning import recipe_for
+    from selfsame.runs.claim import new_claim
+    from selfsame.runs.run import start
 
     given = given_tables(
         data, path, aggregation,
         rounds=rounds, seed=seed, device=device, precision=precision, compile=compile, engine=engine,
     )  # fmt: skip
     with among_ranks() as ranks:
-        made = make_recipe(method, recipe, given, settings or [])
-        folder = out or new_folder(f"{short_name(method)}-{made.data.name}")
-        with loading(quiet or not ranks.first):
-            run = start(made, folder, ranks=ranks)
-        show_run(run, train_and_keep(run, quiet), folder)
+        made, chosen = recipe_for(method, recipe, given, settings or [])
+        tell(chosen, quiet or not ranks.first)
+        with new_claim(out, f"{short_name(method)}-{made.data.name}") if ranks.first else nullcontext() as folder:
+            with loading(quiet or not ranks.first):
+                run = start(made, folder, ranks=ranks)
+            show_run(run, train_and_keep(run, quiet), folder)
         if not run.done:
             raise typer.Exit(1)
 
@@ -84,8 +87,9 @@ def compare(
     A --set with a bare key goes to every method that has that option.
     """
     from selfsame.engine.setup import prepare
+    from selfsame.runs.claim import claimed, new_claim
     from selfsame.runs.experiments import load_data, recipes_of
-    from selfsame.runs.run import new_folder, start, vacant
+    from selfsame.runs.run import start
 
     one_process("selfsame compare")
     chosen = [name.strip() for name in names.split(",") if name.strip()]
@@ -94,33 +98,42 @@ def compare(
     if len({short_name(name) for name in chosen}) < len(chosen):
         raise SelfsameError(f"--methods {names}: names a method twice")
     given = given_tables(data, path, rounds=rounds, seed=seed, device=device, precision=precision, compile=compile)
-    recipes = recipes_of(chosen, given, settings or [])
+    recipes, advised = recipes_of(chosen, given, settings or [])
+    tell(advised, quiet)
     part = recipes[0].data
-    folder = out or new_folder(f"compare-{part.name}")
-    vacant(folder)
-    with loading(quiet):
-        federation = load_data(part)
-    for recipe in recipes:  # what does not fit is said before the first one is trained
-        prepare(recipe, federation)
-    views = []
-    for name, recipe in zip(chosen, recipes, strict=True):
-        shown = train_and_keep(start(recipe, folder / short_name(name), federation), quiet)
-        views += [] if shown is None else [shown]
-    show(views, folder / "report.html", f"{len(views)} methods on {part.name}")
+    with new_claim(out, f"compare-{part.name}") as folder:
+        with loading(quiet):
+            federation = load_data(part)
+        for recipe in recipes:  # what does not fit is said before the first one is trained
+            prepare(recipe, federation)
+        tell_notes(federation.notes, quiet)
+        views = []
+        for name, recipe in zip(chosen, recipes, strict=True):
+            run = start(recipe, folder / short_name(name), federation)
+            with claimed(folder / short_name(name)):
+                shown = train_and_keep(run, quiet, told=True)
+            views += [] if shown is None else [shown]
+        show(views, folder / "report.html", f"{len(views)} methods on {part.name}")
 
 
 def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds in all, also beyond the end of a finished run.")] = None,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint. A finished one is shown again."""
+    """Go on with a run from its last checkpoint. A finished one is shown again.
+
+    With --rounds the schedule of the learning rate becomes that of so many rounds.
+    """
+    from selfsame.runs.claim import claimed
     from selfsame.runs.run import load_run
     from selfsame.runs.summary import read_view
 
-    with among_ranks() as ranks:
+    with among_ranks() as ranks, claimed(run) if ranks.first else nullcontext():
         with loading(quiet or not ranks.first):
-            current = load_run(run, ranks=ranks, trust_code=trust_code)
+            current = load_run(run, ranks=ranks, trust_code=trust_code, path=path, rounds=rounds)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
             shown = train_and_keep(current, quiet)
         else:

@@ -46,6 +46,7 @@ class RunPart:
     seed: int = 0
     eval_every: int = 0  # 0: ten times a run
     checkpoint_every: int = 0  # 0: at every evaluation
+    patience: int = 0  # evaluations without a better EER on validation samples, after which training ends; 0: any
     engine: str = "auto"
     device: str = "auto"
     precision: str = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
@@ -53,7 +54,7 @@ class RunPart:
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
 
     def __post_init__(self) -> None:
-        _least("run", self, rounds=1, eval_every=0, checkpoint_every=0)
+        _least("run", self, rounds=1, eval_every=0, checkpoint_every=0, patience=0)
         one_of("run.engine", self.engine, ENGINES)
         one_of("run.precision", self.precision, PRECISIONS)
         one_of("run.compile", self.compile, (*SWITCH, "graphs"))

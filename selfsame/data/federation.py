@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -15,7 +15,9 @@ from torch import Tensor
 
 from selfsame.errors import SelfsameError
 from selfsame.files import parse_json
+from selfsame.streams import host_generator
 
+_ENOUGH = 5  # people of whom two can be held out
 _FULL_SCALE = {torch.uint8: 255.0, torch.int16: 32768.0}  # images and audio as they are stored
 
 
@@ -111,6 +113,9 @@ class Samples(Movable):
     x: Tensor | Rows
     y: Tensor
 
+    def __repr__(self) -> str:
+        return f"Samples({len(self.y):,} of {'x'.join(map(str, self.x.shape[1:]))})"
+
     @staticmethod
     def none(shape: tuple[int, ...] = (), dtype: torch.dtype = torch.uint8) -> Samples:
         """No samples of a shape."""
@@ -155,6 +160,32 @@ class Federation(Movable):
     trials: Trials = field(default_factory=Trials.none)
     left_out: tuple[str, ...] = field(default=(), repr=False)  # every file and person not used, and why, one line each
 
+    @classmethod
+    def from_arrays(
+        cls,
+        samples: Any,
+        people: Sequence[Any],
+        *,
+        name: str = "arrays",
+        test: int = 2,
+        unseen_share: float = 0.2,
+        seed: int = 0,
+    ) -> Federation:
+        """One client a person from your own arrays: `samples` (n, *shape), and whose each is.
+
+        Images are (n, channels, height, width) of bytes, or (n, height, width) in grey; recordings (n, 1, samples) of
+        16 bits; anything else float32, e.g. (n, features). Of each client `test` samples are kept for evaluation, and
+        a share of the people is unseen in training.
+        """
+        return _of_arrays(name, samples, people, test, unseen_share, seed)
+
+    def __repr__(self) -> str:
+        sizes = (
+            f"{int(self.count_N.sum()):,} training, {len(self.test.y):,} test, {len(self.unseen.y):,} unseen samples"
+        )
+        shape = "x".join(map(str, self.shape))
+        return f"Federation({self.name}: {self.clients:,} clients, {self.classes:,} classes of {shape}, {sizes})"
+
     @property
     def clients(self) -> int:
         return len(self.class_of_N)
@@ -178,6 +209,78 @@ class Federation(Movable):
     def _channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         """One number a channel, made on the device: a copy from the CPU could not be captured in a CUDA graph."""
         return torch.cat([like.new_full((1,), value) for value in values]).reshape(-1, *(1 for _ in self.shape[1:]))
+
+
+def _of_arrays(name: str, samples: Any, people: Sequence[Any], test: int, unseen_share: float, seed: int) -> Federation:
+    x = _raw(name, samples)
+    if len(x) != len(people):
+        raise SelfsameError(f"{name}: {len(x):,} samples, but {len(people):,} entries of people")
+    whose = [str(one) for one in people]
+    everybody = sorted(set(whose))
+    row_P = [torch.tensor([place for place, one in enumerate(whose) if one == who]) for who in everybody]
+    order = host_generator(seed, "arrays/unseen").permutation(len(everybody))
+    count_P = np.array([len(rows) for rows in row_P])
+    pool = [int(p) for p in order if count_P[p] >= 2]
+    away = set(pool[: share_of(name, count_P, unseen_share)])
+    seen = [p for p in range(len(everybody)) if p not in away and len(row_P[p]) > test]
+    if len(seen) < 2:
+        raise SelfsameError(f"{name}: {len(seen)} people have more than {test} samples, at least 2 are needed")
+    few = [everybody[p] for p in range(len(everybody)) if p not in away and len(row_P[p]) <= test]
+    mixed = [
+        row_P[p][torch.from_numpy(host_generator(seed, "arrays/split", p).permutation(len(row_P[p])))] for p in seen
+    ]
+    train_C, test_C = [rows[test:] for rows in mixed], [rows[:test] for rows in mixed]
+    gone = sorted(away)
+    held = torch.cat(train_C)
+    mean, std = _scales(x[held])
+    return from_classes(
+        name,
+        x[held],
+        _labels(train_C),
+        test=Samples(x[torch.cat(test_C)], _labels(test_C)),
+        unseen=Samples(x[torch.cat([row_P[p] for p in gone])], _labels([row_P[p] for p in gone], len(seen)))
+        if gone
+        else Samples.none(tuple(x.shape[1:]), x.dtype),
+        mean=mean,
+        std=std,
+        class_names=tuple(everybody[p] for p in (*seen, *gone)),
+        notes=(f"{len(few)} people are no clients, with {test} samples or fewer: {', '.join(few[:5])}",) if few else (),
+    )
+
+
+def _raw(name: str, samples: Any) -> Tensor:
+    """Samples as they are stored, checked."""
+    x = torch.as_tensor(np.asarray(samples) if not isinstance(samples, Tensor) else samples)
+    x = x.to(torch.float32) if x.is_floating_point() else x
+    if x.dtype not in RAW.values() or x.dim() < 2:
+        raise SelfsameError(f"{name}: samples are {x.dtype} {tuple(x.shape)}, expected (n, ...) of {', '.join(RAW)}")
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        raise SelfsameError(f"{name}: some samples hold values that are not finite")
+    return x[:, None] if x.dim() == 3 and x.dtype == torch.uint8 else x
+
+
+def share_of(name: str, count_P: NDArray[np.int64], share: float, least: int = 2) -> int:
+    """How many people are a share of those who have `least` samples; of five or more never one alone.
+
+    Nobody can be told apart from one alone.
+    """
+    if not 0.0 <= share < 1.0:
+        raise SelfsameError(f"{name}: unseen_share must be 0 or more and below 1, got {share}")
+    there = int((count_P >= least).sum())
+    number = int(share * there)
+    return 2 if number == 1 and there >= _ENOUGH else number
+
+
+def _labels(parts: Sequence[Tensor], first: int = 0) -> Tensor:
+    return torch.cat([torch.full((len(part),), first + number) for number, part in enumerate(parts)])
+
+
+def _scales(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, after integers are divided by their full scale."""
+    wide = x.double() / _FULL_SCALE.get(x.dtype, 1.0)
+    over = [0, *range(2, x.dim())]
+    std = wide.std(over, correction=0)
+    return tuple(wide.mean(over).tolist()), tuple(torch.where(std > 1e-6, std, torch.ones_like(std)).tolist())
 
 
 def from_classes(

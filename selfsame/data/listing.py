@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from selfsame.data.dataset import bounded
+from selfsame.data.federation import share_of
 from selfsame.data.people import Ints, SplitOptions
 from selfsame.errors import SelfsameError
 
@@ -50,9 +51,7 @@ class Listing:
 
     def share(self, name: str, share: float, least: int = 2) -> int:
         """How many people are a share of those who have `least` files."""
-        if not 0.0 <= share < 1.0:
-            raise SelfsameError(f"{name}: unseen_share must be 0 or more and below 1, got {share}")
-        return int(share * int((self.count_P >= least).sum()))
+        return share_of(name, self.count_P, share, least)
 
 
 def list_files(

@@ -30,10 +30,13 @@ class PictureOptions(FileOptions):
     grey: bool = False
 
 
-def list_photos(root: Path, folders: Sequence[str], names: Sequence[str] | None = None) -> Listing:
-    """The images in `folders` (relative to the root), one folder a person; people have its name, or one of `names`."""
+def list_photos(root: Path, folders: Sequence[str], names: Sequence[str] | None = None, deep: bool = False) -> Listing:
+    """The images in `folders` (relative to the root), one folder a person; people have its name, or one of `names`.
+
+    With `deep` also those in the folders below.
+    """
     own = [folder.rpartition("/")[2] for folder in folders]
-    return list_files(root, folders, own if names is None else names, "an image", ENDINGS)
+    return list_files(root, folders, own if names is None else names, "an image", ENDINGS, deep=deep)
 
 
 def load_photos(

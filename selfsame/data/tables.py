@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfsame.data.federation import Federation
-from selfsame.data.formats.csv_table import CsvTable, listed, read_csv
+from selfsame.data.federation import Federation, share_of
+from selfsame.data.formats.csv_table import CsvTable, listed, read_csv, read_header
 from selfsame.data.people import Division, Ints, SplitOptions, by_people, split_people
 from selfsame.data.trial_lists import draw_trials
 from selfsame.errors import SelfsameError
@@ -30,16 +30,20 @@ class TableOptions(SplitOptions):
     standardise: bool = True
 
 
-def federate_table(name: str, file: Path, options: TableOptions) -> Federation:
-    """The federation of a CSV file."""
+def federate_table(name: str, file: Path, options: TableOptions, unseen_share: float = 0.0) -> Federation:
+    """The federation of a CSV file; a share of the people is unseen unless `held_out` says how many."""
     one_of(f"{name}: missing", options.missing, ("error", "drop", "mean"))
     user = options.user
 
     def choose(header: Sequence[str]) -> list[str]:
         return matching(name, [column for column in header if column != user], options.columns, options.without)
 
+    _check_user(file, user)
     table = read_csv(file, (user,), choose, missing="keep" if options.missing == "mean" else options.missing)
     names = table.names[user]
+    if unseen_share and not options.held_out:
+        counts = np.bincount(table.key_S[user], minlength=len(names))
+        options = replace(options, held_out=share_of(name, counts, unseen_share))
     split = split_people(name, table.key_S[user], names, options)
     x, mean, std, notes = prepared(file, table, split, options.standardise)
     trials = draw_trials(split.unseen.label, options.trials, options.seed)
@@ -49,6 +53,16 @@ def federate_table(name: str, file: Path, options: TableOptions) -> Federation:
         return x[torch.from_numpy(row)]
 
     return by_people(name, shape, split, names, rows, mean=mean, std=std, trials=trials, notes=notes)
+
+
+def _check_user(file: Path, user: str) -> None:
+    """The column that says whose a row is has a name that a user may not have thought of."""
+    try:
+        read_header(file, (user,))
+    except SelfsameError as error:
+        if "no column" not in str(error):
+            raise
+        raise SelfsameError(f"{error}; name the one that says whose a row is with --set data.user=NAME") from None
 
 
 def prepared(

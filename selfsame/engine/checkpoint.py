@@ -1,8 +1,13 @@
-"""Checkpoints: one safetensors file with the whole state, written atomically, read with everything checked."""
+"""Checkpoints: one safetensors file with the whole state, written atomically, read with everything checked.
+
+A digest over all tensors and the metadata stands in the file. It finds damage, not forgery.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -17,7 +22,10 @@ from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods.base import Fields
 
-FORMAT = "selfsame-state-2"
+FORMAT = "selfsame-state-3"
+MODEL = "selfsame-model-2"
+BEST = "best.safetensors"  # beside the last state: that which validated best
+_BEFORE = ("selfsame-state-2", "selfsame-model-1")  # the same without a digest
 
 
 def save_state(state: State, path: Path) -> None:
@@ -29,24 +37,44 @@ def save_state(state: State, path: Path) -> None:
         "present": str(state.present),
         "losses": json.dumps(state.losses),
     }
-    write(path, save(tensors, metadata=meta))
+    write(path, save(tensors, metadata=_sealed(tensors, meta)))
+
+
+def _sealed(tensors: Fields, meta: Mapping[str, str]) -> dict[str, str]:
+    """The metadata with the digest of a file that holds both."""
+    return {**meta, "digest": _digest(tensors, meta)}
+
+
+def _digest(tensors: Fields, meta: Mapping[str, str]) -> str:
+    total = hashlib.sha256(json.dumps(sorted(meta.items())).encode())
+    for name, value in sorted(tensors.items()):
+        total.update(json.dumps([name, str(value.dtype), list(value.shape)]).encode())
+        total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def read_tensors(path: Path) -> tuple[Fields, dict[str, str]]:
-    """The tensors and metadata of a safetensors file, or one clear line."""
+    """The tensors and metadata of a safetensors file whose digest fits, or one clear line."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            meta = dict(file.metadata() or {})
     except FileNotFoundError:
         raise SelfsameError(f"{path}: no such file") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None
+    said = meta.pop("digest", None)
+    if said is None and meta.get("format") in _BEFORE:
+        return tensors, meta
+    if said != _digest(tensors, meta):
+        raise SelfsameError(f"{path}: damaged, its digest does not fit its content; use a copy, or train anew")
+    return tensors, meta
 
 
 def load_state(state: State, path: Path) -> None:
     """Overwrite `state`, which gives the expected names, shapes and types, with what the file holds."""
     tensors, meta = read_tensors(path)
-    if meta.get("format") != FORMAT:
+    if meta.get("format") not in (FORMAT, _BEFORE[0]):
         raise SelfsameError(f"{path}: not a checkpoint of this version (format {meta.get('format')!r})")
     wanted = state.tensors()
     if set(tensors) != set(wanted):
@@ -89,8 +117,8 @@ def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
     """The network alone, by name, with the recipe beside it: what a device is given."""
     views = problem.model.layout.views(theta_P.detach())
     tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
-    meta = {"format": "selfsame-model-1", "recipe": to_toml(problem.recipe)}
-    write(path, _sorted_header(save(tensors, metadata=meta)))
+    meta = {"format": MODEL, "recipe": to_toml(problem.recipe)}
+    write(path, _sorted_header(save(tensors, metadata=_sealed(tensors, meta))))
 
 
 def _sorted_header(file: bytes) -> bytes:

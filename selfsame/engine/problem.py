@@ -67,6 +67,9 @@ class Problem:
         sums = Sums.of(recipe, world.clients, longest)
         return Problem(recipe, method, model, *here, longest, tools, zero_1, ranks, sums)
 
+    def __repr__(self) -> str:
+        return f"Problem({self.recipe.method.name}, {self.federation!r}, {self.model.parameters:,} parameters)"
+
     @property
     def poll(self) -> Poll | None:
         """When everybody is polled, and on what terms."""

@@ -28,6 +28,9 @@ class State:
     losses: list[float] = field(default_factory=list)
     last: Fields = field(default_factory=dict)  # what stands in for clients, where only sums are released
 
+    def __repr__(self) -> str:
+        return f"State(round {self.round:,}, {self.present:,} clients, {self.theta_P.numel():,} parameters)"
+
     def tensors(self) -> Fields:
         """The whole state by name, for checkpoints."""
         out = {"theta": self.theta_P, "refused": self.refused}

@@ -18,9 +18,9 @@ _COMPARED = 8  # samples by which a model is known to be of a run
 _NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's network moves them more
 
 
-def read_run(folder: Path, path: Path | None = None, trust_code: bool = False) -> Run:
-    """The run's last state on the CPU, in the precision of its parameters."""
-    return open_run(folder, path, "cpu", exact=True, trust_code=trust_code)
+def read_run(folder: Path, path: Path | None = None, trust_code: bool = False, best: bool = False) -> Run:
+    """The run's last state, or its best one, on the CPU, in the precision of its parameters."""
+    return open_run(folder, path, "cpu", exact=True, trust_code=trust_code, best=best)
 
 
 def client_vector(

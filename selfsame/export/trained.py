@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from selfsame import __version__, methods, nets
@@ -16,10 +14,12 @@ from selfsame.config import recipe
 from selfsame.config.recipe import Recipe
 from selfsame.data import DATASETS, Federation
 from selfsame.data import load as load_data
+from selfsame.data.fingerprint import check_fingerprint
 from selfsame.device import card
 from selfsame.device.card import DTYPES, FORMAT, SCORES, Card, Raw
 from selfsame.device.embedder import Emb, in_parts
 from selfsame.device.model_file import read_bytes
+from selfsame.engine.checkpoint import read_tensors
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.fastresnet import FastResNet34
@@ -40,11 +40,9 @@ class RunEmbedder:
         if not file.is_file():
             raise SelfsameError(f"{folder}: the run has not ended; `selfsame resume {folder}` goes on with it")
         data = read_bytes(file)
-        try:
-            views = {name.removeprefix("net."): v for name, v in load(data).items() if name.startswith("net.")}
-        except (SafetensorError, ValueError) as error:
-            raise SelfsameError(f"{file}: damaged or not a safetensors file ({error})") from None
+        views = {name.removeprefix("net."): v for name, v in read_tensors(file)[0].items() if name.startswith("net.")}
         self._federation = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
+        check_fingerprint(self._federation, folder)
         self._net = network(chosen, self._federation, method, views)
         digest = hashlib.sha256(data).hexdigest()
         width = method.width(chosen.net.width)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from selfsame.report import figures
 from selfsame.report.figures import Plain
 from selfsame.report.page import page, panels
 from selfsame.report.style import numbered_looks
-from selfsame.report.table import Sheet
+from selfsame.report.table import Fitted, Sheet
 from selfsame.report.words import percent
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 FORMAT = "selfsame-evaluation-1"
 FEW = "too few"
@@ -49,7 +46,7 @@ def protocol_sheet(result: Plain) -> Sheet:
     return Sheet(headings, rows)
 
 
-def protocol_tables(result: Plain, width: int) -> list[Table]:
+def protocol_tables(result: Plain, width: int) -> list[Fitted]:
     """For the terminal, in two tables where one is too wide; of the intervals only the EER's, the page has all."""
     sheet = protocol_sheet(result)
     headings = [re.sub(r"( at)? (?=[\d.]+( %)?$)", r"\1\n", heading) for heading in sheet.headings]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -46,6 +48,10 @@ UNITS = (
 )
 
 
+_GAP = 2  # characters between two columns
+_READABLE = 18  # characters that a column of words needs
+
+
 @dataclass(frozen=True)
 class Sheet:
     """A table before it is drawn: in a terminal, as Markdown, or on a page. Cells are text, never markup."""
@@ -58,27 +64,11 @@ class Sheet:
     whole: Sequence[int] = ()  # the columns that are never wrapped
     ends: Sequence[int] = ()  # the rows with a gap below
     marks: Sequence[Sequence[str]] = ()  # what stands in red below the first cell of each row
+    lose: Sequence[int] | None = None  # the columns that a narrow terminal loses, in turn; None: the last, up to two
 
-    def terminal(self) -> Table:
-        """For the terminal."""
-        table = Table(
-            title=Text(_one_line(self.title)) if self.title else None,
-            caption=self.note or None,
-            title_justify="left",
-            caption_justify="left",
-            box=SIMPLE_HEAD,
-            pad_edge=False,
-            padding=(0, 1, 0, 0),
-        )
-        for number, heading in enumerate(self.headings):
-            justify: Literal["left", "right"] = "left" if number in self.words else "right"
-            table.add_column(_lines(heading), justify=justify, overflow="fold", no_wrap=number in self.whole)
-        for number, row in enumerate(self.rows):
-            first, *rest = map(_lines, row)
-            for mark in self.marks[number] if self.marks else ():
-                first.append("\n" + mark, style="bold red")
-            table.add_row(first, *rest, end_section=number in self.ends)
-        return table
+    def terminal(self) -> Fitted:
+        """For the terminal, as wide as that is."""
+        return Fitted(self)
 
     def markdown(self) -> str:
         """In Markdown, with a line feed at the end."""
@@ -87,6 +77,72 @@ class Sheet:
         lines = [f"| {' | '.join(line)} |" for line in (list(map(_markdown, self.headings)), *rows)]
         lines.insert(1, f"|{'|'.join(rule)}|")
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A sheet drawn as wide as the terminal.
+
+    Words are wrapped between words, and columns are left out before any becomes too narrow to be read.
+    """
+
+    sheet: Sheet
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table(options.max_width)
+
+    def table(self, width: int) -> Table:
+        """For a terminal of this width."""
+        sheet = self.sheet
+        shown, lost = self._columns(width)
+        missing = f"Too narrow for: {', '.join(_one_line(sheet.headings[n]) for n in lost)}." if lost else ""
+        table = Table(
+            title=Text(_one_line(sheet.title)) if sheet.title else None,
+            caption=" ".join(part for part in (missing, sheet.note) if part) or None,
+            title_justify="left",
+            caption_justify="left",
+            box=SIMPLE_HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
+        )
+        for number, wide in shown.items():
+            justify: Literal["left", "right"] = "left" if number in sheet.words else "right"
+            table.add_column(_lines(sheet.headings[number]), justify=justify, overflow="fold", width=wide)
+        for number, row in enumerate(sheet.rows):
+            cells = [_lines(row[column]) for column in shown]
+            for mark in sheet.marks[number] if sheet.marks else ():
+                cells[0].append("\n" + mark, style="bold red")
+            table.add_row(*cells, end_section=number in sheet.ends)
+        return table
+
+    def _columns(self, width: int) -> tuple[dict[int, int], list[int]]:
+        """(columns and their widths, columns that are left out)."""
+        sheet = self.sheet
+        number = len(sheet.headings)
+        ideal = {n: self._widest(n, "\n") for n in range(number)}
+        least = {n: min(ideal[n], max(self._widest(n, None), _READABLE)) if self._wraps(n) else ideal[n] for n in ideal}
+        lose = list(range(number - 1, 1, -1)) if sheet.lose is None else [n for n in sheet.lose if n < number]
+        lost: list[int] = []
+        while lose and sum(least[n] + _GAP for n in ideal if n not in lost) > width:
+            lost.append(lose.pop(0))
+        shown = {n: wide for n, wide in ideal.items() if n not in lost}
+        while sum(shown.values()) + _GAP * len(shown) > width:
+            open_ones = [n for n in shown if shown[n] > least[n]]
+            if not open_ones:
+                break
+            shown[max(open_ones, key=lambda n: shown[n])] -= 1
+        return shown, sorted(lost)
+
+    def _wraps(self, column: int) -> bool:
+        return column in self.sheet.words and column not in self.sheet.whole
+
+    def _widest(self, column: int, between: str | None) -> int:
+        """The widest line of a column, or, between blanks, the widest word."""
+        marks = [mark for marks in self.sheet.marks for mark in marks] if column == 0 else []
+        cells = [self.sheet.headings[column], *(row[column] for row in self.sheet.rows), *marks]
+        parts = [part for cell in cells for part in (cell.split(between) if between else cell.split())]
+        return max((cell_len(_one_line(part)) for part in parts), default=1)
 
 
 def _one_line(words: str) -> str:
@@ -114,13 +170,12 @@ def results_sheet(views: Sequence[RunView]) -> Sheet:
     return Sheet(HEADINGS, [cells(view) for view in views], note=NOTE, words=(0, LEFT))
 
 
-def results_table(views: Sequence[RunView]) -> Table:
+def results_table(views: Sequence[RunView]) -> Fitted:
     """For the terminal, narrower: what left the device has a line each."""
     sheet = results_sheet(views)
     rows = [[_one_line(row[0]), *row[1:LEFT], row[LEFT].replace("; ", "\n"), *row[LEFT + 1 :]] for row in sheet.rows]
-    whole = [number for number in range(len(HEADINGS)) if number != LEFT]
-    marks = [view.marks for view in views]
-    return replace(sheet, headings=_NARROW, rows=rows, whole=whole, marks=marks).terminal()
+    lose = (HEADINGS.index("Seconds"), *range(4, LEFT), LEFT)
+    return replace(sheet, headings=_NARROW, rows=rows, marks=[view.marks for view in views], lose=lose).terminal()
 
 
 @dataclass(frozen=True)
@@ -240,7 +295,7 @@ def _beside_rows(rows: Sequence[Row]) -> list[list[str]]:
     ]
 
 
-def beside_table(rows: Sequence[Row]) -> Table:
+def beside_table(rows: Sequence[Row]) -> Fitted:
     """The experiment's table for the terminal; title, rounds and runs stand beside the first figure of a variant."""
     each = len(figures_of(rows))
     lines = [
@@ -248,7 +303,8 @@ def beside_table(rows: Sequence[Row]) -> Table:
     ]
     headings = ["Diff." if heading == "Difference" else heading for heading in BESIDE]
     ends = range(each - 1, len(lines), each)
-    return Sheet(headings, lines, note=UNITS, words=(0, 1, 5, 6), whole=range(1, 5), ends=ends).terminal()
+    lose = (6, 5, 4)
+    return Sheet(headings, lines, note=UNITS, words=(0, 1, 5, 6), whole=range(1, 5), ends=ends, lose=lose).terminal()
 
 
 def beside_markdown(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -> str:

@@ -69,11 +69,7 @@ def finding_words(finding: Mapping[str, Any]) -> str:
     if kind == "collapsed":
         alike, right, chance = finding["alike"], finding["p@1"] or 0.0, 1 / finding["classes"]
         near = "" if alike is None else f"samples of different classes have a mean cosine of {alike:.3f}, "
-        return (
-            f"collapsed: {near}P@1 is {percent(right)} % and chance {percent(chance)} %. Use a method that pushes "
-            "classes apart (fedaws, fedhide, feduv), or raise its weight (fedaws: spread_weight, fedhide and "
-            "fedmetric: negative_weight)"
-        )
+        return f"collapsed: {near}P@1 is {percent(right)} % and chance {percent(chance)} %. {_remedy(finding)}"
     if kind == "diverged":
         return (
             f"diverged: loss or network stopped being finite between rounds {finding['first']} and {finding['round']}. "
@@ -83,6 +79,21 @@ def finding_words(finding: Mapping[str, Any]) -> str:
     if kind == "refused":
         return f"{finding['count']} client updates were refused because they were not finite"
     return str(kind)
+
+
+def _remedy(finding: Mapping[str, Any]) -> str:
+    """What fits the cause; findings of earlier versions have none."""
+    cause = finding.get("cause")
+    if cause == "method":
+        return f"{finding['method']} pushes no classes apart: use fedaws, fedhide or feduv"
+    if cause == "rate":
+        rose = f"The loss rose from {finding['least']:.3g} to {finding['loss']:.3g}"
+        return f"{rose}: lower local.lr (now {finding['local_lr']})"
+    if cause == "rounds":
+        return f"{finding['rounds']:,} rounds are too few: give it more (--rounds {2 * finding['rounds']})"
+    if cause == "weight":
+        return f"Raise {finding['weight']} (now {finding['value']:g}), which pushes classes apart"
+    return "Give the term that pushes classes apart more weight, lower the learning rate, or train longer"
 
 
 def number_words(number: int) -> str:
@@ -109,6 +120,15 @@ def duration(seconds: float) -> str:
     """Seconds with the precision that matters."""
     value = finite(seconds)
     return "–" if value is None else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def span_words(seconds: float) -> str:
+    """A stretch of time as people say it."""
+    for most, unit, word in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
+        if seconds < most:
+            number = seconds / unit
+            return f"{number:.1f} {word}" if number < 10 and word != "min" else f"{number:.0f} {word}"
+    return f"{seconds / 86_400:.0f} days"
 
 
 def attacker_words(how: str, exposed: bool) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.config.experiment import Experiment, Job
-from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import DataPart, Recipe, differences, from_mapping, parse_setting, read_toml
 from selfsame.data import Federation, load
 from selfsame.engine import checkpoint
@@ -21,8 +20,11 @@ from selfsame.methods import options_of
 from selfsame.report.html import write_report
 from selfsame.report.table import Row, beside_markdown, beside_plain
 from selfsame.report.view import RunView
+from selfsame.runs.beginning import recipe_for
+from selfsame.runs.claim import vacant
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import Run, load_run, start, vacant
+from selfsame.runs.run import Run, ended_early, load_run, start
+from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import read_view
 
 
@@ -59,7 +61,9 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
     saved = folder / "checkpoint" / "state.safetensors"
     done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
     shown = read_view(folder) if (folder / "result.json").is_file() else None
-    ended = shown is not None and (done >= stored.run.rounds or shown.diverged)
+    ended = shown is not None and (
+        done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
+    )
     return Standing(True, done, tuple(differs), shown if ended else None)
 
 
@@ -112,8 +116,13 @@ class Campaign:
             return load_run(job.folder, federation, trust_code=True)  # it holds the recipe that is being run
         return start(job.recipe, job.folder, federation)
 
-    def train_at_once(self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None]) -> None:
-        """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended."""
+    def train_at_once(
+        self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None], stop: Stop = never
+    ) -> None:
+        """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended.
+
+        When `stop` says so, each is told to end after its round.
+        """
         for job, federation in work:
             if not self.there[job.folder].there:
                 start(job.recipe, job.folder, federation)
@@ -124,7 +133,7 @@ class Campaign:
             self.keep(folder, read_view(folder))
             heard()
 
-        resume_all(folders, number, ended)
+        resume_all(folders, number, ended, stop)
 
     def rows(self) -> list[Row]:
         """One per variant, with what its runs found."""
@@ -158,16 +167,19 @@ def load_data(part: DataPart) -> Federation:
     return load(part.name, part.path or None, **part.options)
 
 
-def recipes_of(methods: Sequence[str], given: Mapping[str, Any], settings: Sequence[str]) -> list[Recipe]:
-    """One recipe per method on the same data; a setting with a bare key goes to every method that has this option."""
+def recipes_of(methods: Sequence[str], given: Mapping[str, Any], settings: Sequence[str]) -> tuple[list[Recipe], str]:
+    """One recipe per method on the same data, and what was chosen by a look at it, in words.
+
+    A setting with a bare key goes to every method that has this option.
+    """
     known = {name: options_of(name) for name in methods}
     bare = {setting: keys[0] for setting in settings if len(keys := parse_setting(setting)[0]) == 1}
     for setting, key in bare.items():
         if not any(key in options for options in known.values()):
             raise SelfsameError(f"--set {setting}: none of these methods has an option {key!r}")
-    found = []
+    found, words = [], ""
     for name, options in known.items():
         mine = [setting for setting in settings if setting not in bare or bare[setting] in options]
-        recipe = make_recipe(name, None, given, mine)
+        recipe, words = recipe_for(name, None, given, mine)
         found.append(replace(recipe, title=recipe.title or short_name(name)))
-    return found
+    return found, words

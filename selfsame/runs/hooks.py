@@ -11,11 +11,12 @@ from torch import Tensor
 
 from selfsame.engine import checkpoint
 from selfsame.engine.batches import steps_a_round
-from selfsame.engine.plan import Plan, cohort_size
+from selfsame.engine.plan import cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.files import Record
 from selfsame.measure.trials import MOST_PAIRED
-from selfsame.runs.run import Run
+from selfsame.runs.events import keep_events
+from selfsame.runs.run import Run, best_record, ended_early
 from selfsame.runs.together import decided, let_others_in
 
 _LOOKS = 10  # evaluations of a run, and checkpoints
@@ -28,7 +29,8 @@ Tick = Callable[[int, Record | None], None]  # rounds done since the last call, 
 class Stretch:
     """A block of rounds that has been run."""
 
-    plan: Plan
+    first: int  # its first round
+    answers: int  # of clients, in all rounds
     losses: Tensor
     refused: int  # client updates that were not finite
 
@@ -68,11 +70,11 @@ class Divergence(Hook):
 
     def after(self, run: Run, done: Stretch) -> bool:
         # The block went wrong as a whole: a loss that is not finite, or most clients refused.
-        wrong = not bool(torch.isfinite(done.losses).all()) or 2 * done.refused > int(done.plan.alive_TM.sum())
+        wrong = not bool(torch.isfinite(done.losses).all()) or 2 * done.refused > done.answers
         run.diverged = decided(run.problem, lambda: wrong or not run.sound())
         if run.diverged:
             rates = {"local_lr": run.recipe.local.lr, "server_lr": run.recipe.server.lr}
-            run.warnings.append({"kind": "diverged", "first": done.plan.first, "round": run.state.round, **rates})
+            run.warnings.append({"kind": "diverged", "first": done.first, "round": run.state.round, **rates})
         return not run.diverged
 
 
@@ -98,6 +100,8 @@ def look(run: Run, tick: Tick | None = None) -> None:
     run.state.losses = []
     if run.problem.ranks.first:
         run.record(loss)
+        if run.folder is not None:
+            keep_events(run.history, run.folder)
     if tick is not None:
         tick(0, run.final)
 
@@ -108,11 +112,25 @@ def keep(run: Run) -> None:
         checkpoint.save_state(run.state, run.folder / "checkpoint" / "state.safetensors")
 
 
+class Best(Hook):
+    """The state that validated best is kept beside the last one; a run that gets no better may end."""
+
+    def after(self, run: Run, done: Stretch) -> bool:
+        if not run.problem.ranks.first or run.final.get("round") != run.state.round:
+            return True
+        if run.folder is not None and best_record(run.history) is run.final:
+            checkpoint.save_state(run.state, run.folder / "checkpoint" / checkpoint.BEST)
+        if ended_early(run.history, run.recipe.run.patience) and run.state.round < run.recipe.run.rounds:
+            run.look_again()
+            keep(run)
+        return True
+
+
 def usual_hooks(run: Run, tick: Tick | None) -> list[Hook]:
     """What a run does between its rounds, in this order."""
     looks, checkpoints = marks(run.problem)
     looking = Regular(looks, partial(look, tick=tick))
-    return [Joining(run.recipe.cohort.join_round), Divergence(), looking, Regular(checkpoints, keep)]
+    return [Joining(run.recipe.cohort.join_round), Divergence(), looking, Best(), Regular(checkpoints, keep)]
 
 
 def marks(problem: Problem) -> tuple[int, int]:

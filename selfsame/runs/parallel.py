@@ -10,19 +10,21 @@ from pathlib import Path
 
 from selfsame.errors import SelfsameError
 from selfsame.files import opened
+from selfsame.runs.stopping import Stop, never
 
 _LOOK = 0.2  # seconds between looks at the processes
 _ENDED = (0, 1)  # trained, or diverged
 
 
-def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], None]) -> None:
+def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], None], stop: Stop = never) -> None:
     """Resume the runs of these folders, at most `at_once` at a time; `ended` hears of each that has ended.
 
-    What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed.
+    What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed;
+    so does `stop`. A process that is told to end finishes its round and writes a checkpoint.
     """
     waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
     try:
-        while waiting or running:
+        while (waiting or running) and not stop():
             while waiting and len(running) < at_once:
                 folder = waiting.pop(0)
                 running[folder] = _begin(folder)
@@ -45,7 +47,13 @@ def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], No
 def _begin(folder: Path) -> subprocess.Popen[bytes]:
     with opened(folder / "output.txt", append=False) as out:
         command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet", "--trust-code"]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a terminal's Ctrl-C reaches this process alone, which tells the others once
+        )
 
 
 def _last_line(file: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ from torch import Tensor
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import can_watch, watch
 from selfsame.config.recipe import Recipe, from_mapping, name_of, stored_recipe, to_toml
-from selfsame.data import Federation, Samples
+from selfsame.data import DATASETS, Federation, Samples, Trials
 from selfsame.data.federation import SAMPLES, read_samples
+from selfsame.data.fingerprint import check_fingerprint, keep_fingerprint
 from selfsame.engine import checkpoint
 from selfsame.engine.groups import initially_present
 from selfsame.engine.machine import facts
@@ -26,10 +28,13 @@ from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
 from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
 from selfsame.methods.base import Fields, World
+from selfsame.runs.claim import vacant
 from selfsame.runs.together import as_first
 
 _ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
+_APART = 0.7  # AUROC on people unseen in training from which a network tells people apart
+_ONLY_PULL = ("positive-only", "fedmetric-pos")  # methods without a term that pushes classes apart
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
 
@@ -48,6 +53,13 @@ class Run:
     diverged: bool = False
     enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices
 
+    def __repr__(self) -> str:
+        at = f"round {self.state.round:,} of {self.recipe.run.rounds:,}"
+        figures = {name: self.final.get(key) for key, name in (("p@1", "P@1"), ("eer", "EER"))}
+        said = [f"{name} {100 * value:.1f} %" for name, value in figures.items() if value is not None]
+        place = [] if self.folder is None else [str(self.folder)]
+        return f"Run({', '.join([f'{self.title} on {self.problem.federation.name}', at, *said, *place])})"
+
     @property
     def recipe(self) -> Recipe:
         return self.problem.recipe
@@ -64,7 +76,8 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return self.state.round >= self.recipe.run.rounds and not self.diverged
+        ended = self.state.round >= self.recipe.run.rounds or ended_early(self.history, self.recipe.run.patience)
+        return ended and not self.diverged
 
     def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
         """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
@@ -95,10 +108,22 @@ class Run:
 
     def evaluate(self, curves: bool = False) -> Evaluation:
         """The figures of this moment."""
+        federation = self.problem.federation
+        return self._evaluate(federation.test, federation.unseen, federation.trials, curves)
+
+    def _validated(self) -> Record:
+        """What decides which checkpoint is best: the figures of validation samples, where there are any."""
+        federation = self.problem.federation
+        if not len(federation.validation.y):
+            return {}
+        none = Samples(federation.validation.x[:0], federation.validation.y[:0])
+        figures = self._evaluate(federation.validation, none, Trials.none(), False).figures
+        return {"valid_p@1": figures.get("p@1"), "valid_eer": figures.get("eer_seen")}
+
+    def _evaluate(self, seen: Samples, unseen: Samples, trials: Trials, curves: bool) -> Evaluation:
         problem, state = self.problem, self.state
-        federation, method = problem.federation, problem.method
+        method = problem.method
         truth, world = self.truth(), self.world
-        seen = federation.test
         if world.classes < problem.world.classes:
             keep = seen.y < world.classes
             seen = Samples(seen.x[keep], seen.y[keep])
@@ -109,7 +134,7 @@ class Run:
         shared = None
         if exposed is not None:
             shared = templates if torch.equal(exposed, truth) else class_templates(method, exposed, world)
-        return evaluate(method, self.embed, templates, seen, federation.unseen, curves, federation.trials, shared)
+        return evaluate(method, self.embed, templates, seen, unseen, curves, trials, shared)
 
     def _head(self) -> Fields:
         return self.problem.model.head_views(self.state.theta_P)
@@ -142,7 +167,7 @@ class Run:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
         found = self.evaluate(curves=self.done)
         self.leakage = leak = self.audit()
-        record: Record = {"round": self.state.round, "loss": loss, **found.figures}
+        record: Record = {"round": self.state.round, "loss": loss, **found.figures, **self._validated()}
         record |= {
             "leak": leak.paper,
             "recovered": leak.recovered,
@@ -171,12 +196,42 @@ class Run:
         self._judge(self.final)
 
     def _judge(self, record: Record) -> None:
-        alike, right, classes = record.get("alike"), record.get("p@1"), self.problem.world.classes
-        blind = classes >= 5 and right is not None and right <= 2 / classes
-        if self.done and (blind or (alike is not None and alike > COLLAPSED)):
-            self.warnings.append({"kind": "collapsed", "alike": alike, "p@1": right, "classes": classes})
+        if self.done and self._tells_nobody_apart(record):
+            figures = {"alike": record.get("alike"), "p@1": record.get("p@1"), "classes": self.problem.world.classes}
+            self.warnings.append({"kind": "collapsed", **figures, **self._cause()})
         if self.done and record["refused"]:
             self.warnings.append({"kind": "refused", "count": record["refused"]})
+
+    def _tells_nobody_apart(self, record: Record) -> bool:
+        """By what it gets right, and not by embeddings that lie close together and are told apart all the same."""
+        alike, right, area = (record.get(name) for name in ("alike", "p@1", "auroc"))
+        classes = self.problem.world.classes
+        close = alike is not None and alike > COLLAPSED
+        apart = area is not None and area > _APART
+        if right is None:
+            return close and not apart
+        return right <= (2.0 if classes >= 5 else 1.25) / classes and (close or (classes >= 5 and not apart))
+
+    def _cause(self) -> Record:
+        """Why classes may have ended at one place: the method, a loss that rose, or one that still falls."""
+        method, losses = self.problem.method, [one["loss"] for one in self.history if one.get("loss") is not None]
+        weights = [name for name in ("spread_weight", "negative_weight") if hasattr(method, name)]
+        found: Record = {"method": self.recipe.method.name, "rounds": self.recipe.run.rounds}
+        if method.name in _ONLY_PULL:
+            return {**found, "cause": "method"}
+        if len(losses) > 1 and losses[-1] > 1.1 * min(losses):
+            return {
+                **found,
+                "cause": "rate",
+                "local_lr": self.recipe.local.lr,
+                "least": min(losses),
+                "loss": losses[-1],
+            }
+        if len(losses) > 1 and losses[-1] < 0.9 * losses[-2]:
+            return {**found, "cause": "rounds"}
+        if weights:
+            return {**found, "cause": "weight", "weight": weights[0], "value": float(getattr(method, weights[0]))}
+        return {**found, "cause": "rounds"}
 
     def write_model(self) -> None:
         """The network alone, by name, with the recipe beside it: what a device is given."""
@@ -199,6 +254,18 @@ class Run:
         }
 
 
+def best_record(history: Sequence[Record]) -> Record | None:
+    """The first record with the smallest EER on validation samples; none where nothing was validated."""
+    known = [record for record in history if record.get("valid_eer") is not None]
+    return min(known, key=lambda record: record["valid_eer"]) if known else None
+
+
+def ended_early(history: Sequence[Record], patience: int) -> bool:
+    """Whether the last so many evaluations were no better than one before."""
+    best = best_record(history)
+    return bool(patience) and best is not None and len(history) - 1 - list(history).index(best) >= patience
+
+
 def new_folder(name: str) -> Path:
     """The next free folder under runs/."""
     for number in range(1, 100000):
@@ -206,15 +273,6 @@ def new_folder(name: str) -> Path:
         if not folder.exists():
             return folder
     raise SelfsameError("runs/: too many runs; delete some or name a folder with --out")
-
-
-def vacant(folder: Path) -> None:
-    """Raise unless a run can be put there: nothing in it, and no file in the way."""
-    if folder.is_dir() and any(folder.iterdir()):
-        raise SelfsameError(f"{folder}: is there already; resume it, or name another folder with --out")
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SelfsameError(f"{folder}: cannot be made, {place} is a file; name another folder with --out")
 
 
 def start(
@@ -227,27 +285,87 @@ def start(
     folder = folder if ranks.first else None
     if folder is not None:
         vacant(folder)
-    problem = prepare(recipe, federation, ranks)
+    problem = prepare(_placed(recipe), federation, ranks)
+    _check_patience(problem)
     state = begin(problem, initially_present(recipe, problem.world.clients))
     as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / "recipe.toml", to_toml(problem.recipe).encode())
+        keep_fingerprint(problem.federation, folder)
         (folder / "metrics.jsonl").touch()
     return Run(problem, state, folder)
 
 
-def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = ALONE, trust_code: bool = False) -> Run:
+def _check_patience(problem: Problem) -> None:
+    """Early stopping needs something to judge by, and one judge."""
+    if not problem.recipe.run.patience:
+        return
+    if not len(problem.federation.validation.y):
+        raise SelfsameError("run.patience: needs samples for validation, e.g. --set data.validation=2")
+    if problem.ranks.active:
+        raise SelfsameError("run.patience: not with torchrun; train in one process")
+
+
+def _placed(recipe: Recipe, path: Path | None = None) -> Recipe:
+    """The recipe with where its data lies, now or by `path`, from whatever folder it is read later."""
+    where = recipe.data.path if path is None else str(path)
+    return (
+        replace(recipe, data=replace(recipe.data, path=str(Path(where).expanduser().absolute()))) if where else recipe
+    )
+
+
+def _longer(recipe: Recipe, folder: Path, rounds: int) -> Recipe:
+    """The recipe with another number of rounds, none of which is past."""
+    saved = folder / "checkpoint" / "state.safetensors"
+    done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
+    if rounds <= done:
+        raise SelfsameError(f"--rounds {rounds}: the run has {done:,} behind it; name a larger number")
+    return replace(recipe, run=replace(recipe.run, rounds=rounds))
+
+
+def _found(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe, if its data is where it says."""
+    known = DATASETS.get(recipe.data.name)
+    if known is not None and known.needs_path and not Path(recipe.data.path or "-").exists():
+        where = recipe.data.path or "any place that its recipe names"
+        raise SelfsameError(f"{folder}: its data is not at {where}; say where it is now with --path")
+    return recipe
+
+
+def _known(problem: Problem, folder: Path) -> Problem:
+    """The problem, if its data is that of the run in this folder; what to know about it is among the data's notes."""
+    notes = (*problem.federation.notes, *check_fingerprint(problem.federation, folder))
+    return replace(problem, federation=replace(problem.federation, notes=notes))
+
+
+def load_run(
+    folder: Path,
+    federation: Federation | None = None,
+    ranks: Ranks = ALONE,
+    trust_code: bool = False,
+    path: Path | None = None,
+    rounds: int | None = None,
+) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
-    With several ranks, each calls this; rank 0 reads the folder and tells the others.
+    `path`: where its data is now, `rounds`: how many it shall have; its recipe says both from then on. With several
+    ranks, each calls this; rank 0 reads the folder and tells the others.
     """
-    recipe = stored_recipe(folder, trust_code) if ranks.first else Recipe()
+    recipe = _placed(stored_recipe(folder, trust_code), path) if ranks.first else Recipe()
+    if ranks.first and rounds is not None:
+        recipe = _longer(recipe, folder, rounds)
+    if ranks.first and federation is None and not (folder / SAMPLES).is_file():
+        _found(recipe, folder)
     if ranks.active:
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
     problem = prepare(recipe, federation, ranks)
+    if ranks.first:
+        problem = _known(problem, folder)
+        if path is not None or rounds is not None:
+            write(folder / "recipe.toml", to_toml(problem.recipe).encode())
     saved = folder / "checkpoint" / "state.safetensors"
     state = begin(problem, initially_present(recipe, problem.world.clients))
     if ranks.first and saved.is_file():
@@ -263,24 +381,31 @@ def load_run(folder: Path, federation: Federation | None = None, ranks: Ranks = 
 
 
 def open_run(
-    folder: Path, path: Path | None = None, device: str | None = None, exact: bool = False, trust_code: bool = False
+    folder: Path,
+    path: Path | None = None,
+    device: str | None = None,
+    exact: bool = False,
+    trust_code: bool = False,
+    best: bool = False,
 ) -> Run:
     """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled.
 
-    With `exact`, networks run in the precision of their parameters.
+    With `exact`, networks run in the precision of their parameters. `best`: the checkpoint that validated best.
     """
     recipe = stored_recipe(folder, trust_code)
-    saved = folder / "checkpoint" / "state.safetensors"
+    saved = folder / "checkpoint" / (checkpoint.BEST if best else "state.safetensors")
+    if best and not saved.is_file():
+        raise SelfsameError(f"{folder}: has no best checkpoint; train with samples for validation (data.validation)")
     served = (folder / SAMPLES).is_file()
     if not served and not saved.is_file():
         raise SelfsameError(f"{folder}: has no checkpoint yet; train it with `selfsame resume {folder}`")
     part = replace(recipe.run, compile="off", device=device or recipe.run.device)
     if exact and part.precision != "float64":
         part = replace(part, precision="float32")
-    data = recipe.data if path is None else replace(recipe.data, path=str(path))
+    recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
     if served:
-        return _open_served(replace(recipe, run=part, data=data), folder)
-    problem = prepare(replace(recipe, run=part, data=data))
+        return _open_served(recipe, folder)
+    problem = _known(prepare(_found(recipe, folder)), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")

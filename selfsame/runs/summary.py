@@ -18,6 +18,7 @@ from selfsame.measure.looks import pair_curve
 from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
+from selfsame.report.html import write_report
 from selfsame.report.view import Picture, RunView
 from selfsame.report.words import (
     aggregation_words,
@@ -131,6 +132,14 @@ def _picture(run: Run) -> Picture | None:
 def keep_view(run_view: RunView, folder: Path) -> None:
     """Write the view beside the run."""
     write_json(folder / "result.json", run_view.to_dict())
+
+
+def keep_all(run: Run, folder: Path) -> RunView:
+    """The view and the report beside the run, as the command leaves them."""
+    found = view(run)
+    keep_view(found, folder)
+    write_report([found], folder / "report.html", f"{run.title} on {run.problem.federation.name}")
+    return found
 
 
 def read_view(folder: Path) -> RunView:

@@ -343,3 +343,21 @@ def test_an_empty_folder_is_told_what_it_lacks(name, tmp_path):
     with pytest.raises(SelfsameError, match="wanted: ") as caught:
         load(name, tmp_path)
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("people", "unseen"), [(4, 0), (5, 2), (9, 2), (10, 2), (15, 3)])
+def test_nobody_is_held_out_alone(tmp_path, people, unseen):
+    """One unseen person has nobody to be told apart from."""
+    people_tree(tmp_path, [4] * people)
+    fed = load("imagefolder", tmp_path, size=8)
+    assert len(fed.unseen.y.unique()) == unseen and fed.clients == people - unseen
+
+
+def test_pictures_in_sessions_are_read(tmp_path):
+    from trees import put
+
+    for person in range(3):
+        for number in range(4):
+            put(tmp_path / f"p{person}" / f"day{number % 2}" / f"{number}.png", 10 * person + number)
+    fed = load("imagefolder", tmp_path, size=8, unseen_share=0.0)
+    assert fed.clients == 3 and fed.count_N.tolist() == [2, 2, 2] and fed.class_names == ("p0", "p1", "p2")

@@ -164,9 +164,18 @@ def test_what_is_no_view_is_refused(wrong):
 
 def test_findings_in_words():
     assert finding_words(COLLAPSED).startswith(
-        "collapsed: samples of different classes have a mean cosine of 0.988, P@1 is 7.1 % and chance 7.1 %. Use a"
+        "collapsed: samples of different classes have a mean cosine of 0.988, P@1 is 7.1 % and chance 7.1 %. Give"
     )
     assert finding_words({**COLLAPSED, "alike": None, "p@1": None}).startswith("collapsed: P@1 is 0.0 % and chance")
+    causes = {
+        "method": ({}, "fedhide pushes no classes apart: use"),
+        "rate": ({"least": 0.5, "loss": 2.25, "local_lr": 0.1}, "rose from 0.5 to 2.25: lower local.lr (now 0.1)"),
+        "rounds": ({"rounds": 600}, "600 rounds are too few: give it more (--rounds 1200)"),
+        "weight": ({"weight": "negative_weight", "value": 10.0}, "Raise negative_weight (now 10), which pushes"),
+    }
+    for cause, (more, words) in causes.items():
+        said = finding_words({**COLLAPSED, "cause": cause, **more})
+        assert words in said and (cause == "method") == ("use fedaws" in said)
     said = finding_words(DIVERGED)
     assert "between rounds 10 and 20. Lower local.lr (now 0.1) or server.lr (now 1.0)" in said
     assert finding_words({"kind": "refused", "count": 3}) == (

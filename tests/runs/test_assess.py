@@ -286,8 +286,8 @@ def test_names_from_data_are_escaped(result):
 def test_a_narrow_terminal_gets_two_tables(result):
     assert [len(protocol_tables(result, width)) for width in (80, WIDE - 1, WIDE)] == [2, 2, 1]
     narrow = protocol_tables(result, 80)
-    assert {str(c.header) for t in narrow for c in t.columns} == {
-        str(c.header) for c in protocol_tables(result, 200)[0].columns
+    assert {str(c.header) for t in narrow for c in t.table(80).columns} == {
+        str(c.header) for c in protocol_tables(result, 200)[0].table(200).columns
     }
 
 

@@ -36,7 +36,7 @@ class Watching(Hook):
 
     def after(self, run, done):
         self.seen.append(run.state.round)
-        assert done.plan.first + len(done.losses) == run.state.round
+        assert done.first + len(done.losses) == run.state.round
         return run.state.round < self.until
 
 
@@ -84,3 +84,35 @@ def test_due(digits):
 )
 def test_findings_have_words(finding, words):
     assert words in finding_words(finding)
+
+
+@pytest.mark.parametrize(
+    ("record", "collapsed"),
+    [
+        ({"p@1": 0.655, "auroc": 0.904, "alike": 0.96}, False),  # close together, and told apart all the same
+        ({"p@1": 0.655, "auroc": None, "alike": 0.99}, False),
+        ({"p@1": 0.14, "auroc": 0.82, "alike": 0.999}, True),
+        ({"p@1": 0.14, "auroc": 0.5, "alike": 0.2}, True),
+        ({"p@1": 0.14, "auroc": 0.9, "alike": 0.2}, False),
+        ({"p@1": None, "auroc": 0.5, "alike": 0.99}, True),
+        ({"p@1": None, "auroc": 0.9, "alike": 0.99}, False),
+        ({"p@1": None, "auroc": None, "alike": None}, False),
+    ],
+)
+def test_collapse_is_judged_by_what_is_got_right(record, collapsed, digits):
+    assert a_run(digits)._tells_nobody_apart(record) is collapsed
+
+
+def test_the_cause_fits_the_run(digits):
+    def cause(name, *losses, **options):
+        run = a_run(digits, method={"name": name, **options})
+        run.history = [{"round": number, "loss": loss} for number, loss in enumerate(losses)]
+        return run._cause()
+
+    assert cause("positive-only", 1.0, 0.5)["cause"] == "method"
+    rose = cause("fedhide", 1.0, 0.5, 2.0)
+    assert (rose["cause"], rose["least"], rose["loss"]) == ("rate", 0.5, 2.0) and rose["local_lr"] > 0
+    assert cause("fedhide", 2.0, 1.0)["cause"] == "rounds"
+    level = cause("fedhide", 1.0, 0.5, 0.5)
+    assert (level["cause"], level["weight"]) == ("weight", "negative_weight") and level["value"] > 0
+    assert cause("fedaws", 1.0, 0.5, 0.5, neighbours=1)["weight"] == "spread_weight"

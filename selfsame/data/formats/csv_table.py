@@ -94,13 +94,22 @@ def _records(file: Path) -> Iterator[Any]:
     """The file as a reader of CSV; what fails while it is used is said in one line."""
     try:
         with file.open("rb") as stream:
-            reader = csv.reader(_lines(file, stream), strict=True)
+            reader = csv.reader(_lines(file, stream), strict=True, delimiter=_delimiter(stream))
             try:
                 yield reader
             except csv.Error as error:
                 raise SelfsameError(f"{file}: line {max(reader.line_num, 1)}: not CSV ({one_line(error)})") from error
     except (OSError, MemoryError) as error:
         raise SelfsameError(f"{file}: cannot be read ({type(error).__name__})") from error
+
+
+def _delimiter(stream: BinaryIO) -> str:
+    """A comma, unless the header has none and more of another: what spreadsheets write where commas are decimal."""
+    header = stream.readline(_LONGEST_LINE)
+    stream.seek(0)
+    counts = {mark: header.count(mark.encode()) for mark in ",;\t"}
+    best = max(counts, key=lambda mark: counts[mark])
+    return best if counts[best] and not counts[","] else ","
 
 
 def _lines(file: Path, stream: BinaryIO) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Anybody's images, one folder a person: PATH/NAME/any.jpg."""
+"""Anybody's images, one folder a person: PATH/NAME/any.jpg, in folders below it too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from selfsame.data.trial_lists import people_of, read_trials
 from selfsame.errors import SelfsameError
 
 WANTS = (
-    "one folder a person with JPEG, PNG, BMP, PPM or WebP files in it: PATH/NAME/ANY.jpg, your own pictures; "
+    "one folder a person with JPEG, PNG, BMP, PPM or WebP files in it or below: PATH/NAME/ANY.jpg, your own pictures; "
     "optionally a list of trials (option pairs) with lines of 1 or 0 and two files relative to PATH"
 )
 
@@ -29,7 +29,7 @@ def load_imagefolder(
     if not folders:
         raise SelfsameError(f"{path}: no folders in it; wanted: {WANTS}")
     within("imagefolder", 0, 1_000_000, unseen_least=unseen_least)
-    photos = list_photos(path, folders)
+    photos = list_photos(path, folders, deep=True)
     given = read_trials(path / pairs) if pairs else None
     return load_photos(
         "imagefolder",

@@ -82,7 +82,7 @@ def test_a_missing_value_becomes_the_training_mean_and_nothing_else(tmp_path):
     for x in (fed.source.x, fed.test.x, fed.unseen.x):
         filled = torch.tensor([int(count) % 1000 in (0, 5) for count in x[:, 0].tolist()])
         torch.testing.assert_close(fed.scale(x)[filled][:, 2], torch.zeros(int(filled.sum())), atol=1e-5, rtol=0)
-    dropped = load("table", tmp_path, user="who", missing="drop", test=3, standardise=False)
+    dropped = load("table", tmp_path, user="who", missing="drop", test=3, standardise=False, unseen_share=0.0)
     assert dropped.notes == ("12 rows are left out, with missing values",) and dropped.count_N.tolist() == [7] * 6
     assert dropped.mean == (0.0,) and dropped.std == (1.0,)
 
@@ -144,3 +144,25 @@ def test_changed_files_load_or_get_one_line(tmp_path, data):
     write(tmp_path, bytes(raw))
     fed = tried(lambda: load("table", tmp_path, user="who", test=1))
     assert fed is None or bool(torch.isfinite(fed.scale(fed.source.x)).all())
+
+
+def test_a_fifth_of_the_people_is_held_out(tmp_path):
+    assert len(load("table", people(tmp_path, users=15), user="who").unseen.y.unique()) == 3
+    assert len(load("table", tmp_path, user="who", held_out=4).unseen.y.unique()) == 4
+    assert len(load("table", tmp_path, user="who", unseen_share=0.0).unseen.y) == 0
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_delimiters(tmp_path, mark):
+    comma = load("table", people(tmp_path), user="who")
+    text = (tmp_path / "x.csv").read_text()
+    write(tmp_path, text.replace(",", mark))
+    other = load("table", tmp_path, user="who")
+    assert torch.equal(other.source.x, comma.source.x) and other.class_names == comma.class_names
+
+
+def test_the_column_of_people_is_asked_for(tmp_path):
+    with pytest.raises(
+        SelfsameError, match=r"no column 'user'; the columns are: 'b', 'who', 'c', 'a'.*data\.user=NAME"
+    ):
+        load("table", people(tmp_path))
