@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -48,7 +48,8 @@ def federate_table(name: str, file: Path, options: TableOptions) -> Federation:
     def rows(row: Ints) -> Tensor:
         return x[torch.from_numpy(row)]
 
-    return by_people(name, shape, split, names, rows, mean=mean, std=std, trials=trials, notes=notes)
+    found = by_people(name, shape, split, names, rows, mean=mean, std=std, trials=trials, notes=notes)
+    return replace(found, columns=table.columns)
 
 
 def prepared(
