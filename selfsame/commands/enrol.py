@@ -16,8 +16,8 @@ from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
     from selfsame.device.card import Raw
-    from selfsame.device.cohort import Share
     from selfsame.device.embedder import Embedder
+    from selfsame.device.strangers import Share
     from selfsame.device.verifier import Enrolled, Verifier
 
 Model = Annotated[Path, typer.Argument(help="Model: an exported .onnx file, or the folder of a run.")]
@@ -109,7 +109,7 @@ def enrol(
     if run is not None and client is None:
         raise SelfsameError("--run: names where the vector of --client comes from; say which client")
     asked = _who(user, each, client, samples or [])
-    ask = None if keyring else _once(passphrase(passphrase_file, new=True))
+    ask = None if keyring else asked_once(passphrase(passphrase_file, new=True))
     device = device_of(model, store, ask, trust_code)
     card = device.model.card
     known = read_samples(others, card, resize) if others else []
@@ -153,7 +153,7 @@ def _who(user: str | None, each: bool, client: str | None, paths: Sequence[Path]
     return found
 
 
-def _once(ask: Callable[[], str]) -> Callable[[], str]:
+def asked_once(ask: Callable[[], str]) -> Callable[[], str]:
     """Ask the first time alone."""
     answer: list[str] = []
 

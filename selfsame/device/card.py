@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.device.cohort import Strangers
+from selfsame.device.strangers import Strangers
 from selfsame.errors import SelfsameError
 from selfsame.fields import read_fields
 from selfsame.files import parse_json

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from selfsame.device.cohort import Share, Strangers
+from selfsame.device.strangers import Share, Strangers
 from selfsame.device.thresholds import Threshold, balanced, bounded, check_range, fixed, needed, share_interval, warm_up
 from selfsame.errors import SelfsameError
 
@@ -94,7 +94,7 @@ class Rule:
             each = "" if together == 1 else f" groups of {together}"
             raise SelfsameError(
                 f"--rule bounded: TPR {100 * self.tpr:.4g} % with {100 * self.confidence:.4g} % confidence takes "
-                f"{enough} warm-up samples{each}, got {len(own)}; give more, promise less with --tpr, or take another rule"
+                f"{enough} warm-up samples{each}, got {len(own)}; give more, promise less (--tpr) or take another rule"
             )
         return bounded(own, self.tpr, self.confidence)
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from selfsame.device.card import Raw, score, template
-from selfsame.device.cohort import Strangers, find, upper
 from selfsame.device.embedder import Embedder
 from selfsame.device.rules import MOST_FPR, Expected, Rule, check, check_one_person, expect
+from selfsame.device.strangers import Strangers, find, upper
 from selfsame.device.thresholds import Threshold
 from selfsame.device.vault import Vault
 from selfsame.errors import SelfsameError

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from selfsame.data.federation import Samples
 from selfsame.device.card import Card, Floats, score, template
-from selfsame.device.cohort import LEAST_OWNERS, Strangers, enrolled_cohort, trained_cohort
+from selfsame.device.strangers import LEAST_OWNERS, Strangers, enrolled_cohort, trained_cohort
 from selfsame.measure.looks import class_templates
 from selfsame.measure.trials import embedded
 from selfsame.runs.run import Run

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfsame.device.card import DTYPES, FORMAT, Card, score, template
-from selfsame.device.cohort import enrolled_cohort, find, trained_cohort
 from selfsame.device.rules import Rule, expect, mean_scores
+from selfsame.device.strangers import enrolled_cohort, find, trained_cohort
 from selfsame.device.thresholds import balanced, share_interval
 from selfsame.device.vault import ScryptWork, Vault
 from selfsame.device.verifier import Verifier
