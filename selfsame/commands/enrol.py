@@ -64,7 +64,9 @@ def enrol(
         ),
     ] = None,
     tpr: Annotated[float, typer.Option(help="Share of the owner's attempts that must pass.")] = 0.9,
-    confidence: Annotated[float, typer.Option(help="With --rule bounded: how sure that is.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="With bounded: how sure that is; with fpr: for which share of owners.")
+    ] = 0.95,
     fpr: Annotated[float | None, typer.Option(help="With --rule fpr: share of strangers that may pass.")] = None,
     most_fpr: MostFpr = MOST_FPR,
     others: Annotated[

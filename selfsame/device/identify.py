@@ -73,7 +73,7 @@ def _limit(one: Unlocked, together: int, fpr: float | None) -> float:
     strangers = one.verifier.strangers(one.enrolment.made_from, together)
     if strangers is None:
         raise SelfsameError("--fpr: the model carries no cohort of strangers; export it again")
-    return max(own, strangers.bound(fpr))
+    return max(own, strangers.bound(fpr)[0])
 
 
 def _let_in(one: Unlocked, limit: float, together: int) -> float | None:

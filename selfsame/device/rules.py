@@ -33,7 +33,7 @@ class Rule:
 
     name: str = "tpr"
     tpr: float = 0.9  # q: the share of the owner's attempts that must pass
-    confidence: float = 0.95  # of the bounded rule
+    confidence: float = 0.95  # of the bounded rule and of fpr's
     fixed: float | None = None
     fpr: float | None = None  # the share of strangers that may pass
 
@@ -73,7 +73,7 @@ class Rule:
         if self.name == "bounded":
             return self._bounded(own, together)
         if self.name == "paper":
-            if not others:
+            if not len(others):
                 raise SelfsameError(
                     "--rule paper: takes samples of other people, FDML's Algorithm 4; name them with --others"
                 )
@@ -84,7 +84,7 @@ class Rule:
                     f"--rule {self.name}: the model carries no cohort of strangers; export it from its run again, "
                     "where the data hold 5 people or more"
                 )
-            found = balanced(own, strangers.typical()) if self.fpr is None else _at_most(self.fpr, strangers, len(own))
+            found = balanced(own, strangers.typical()) if self.fpr is None else self._at_most(self.fpr, strangers)
         return Threshold(found.value, self.name, None, found.confidence, len(scores), False, found.note)
 
     def _bounded(self, own: Floats, together: int) -> Threshold:
@@ -98,14 +98,13 @@ class Rule:
             )
         return bounded(own, self.tpr, self.confidence)
 
-
-def _at_most(fpr: float, strangers: Strangers, own: int) -> Threshold:
-    value = strangers.bound(fpr)
-    note = (
-        f"at most {100 * fpr:.4g} % of strangers for {100 * strangers.confidence:.3g} % of owners, "
-        f"by {strangers.owners} {strangers.who}; no TPR is promised"
-    )
-    return Threshold(value, "fpr", None, strangers.confidence, own, False, note)
+    def _at_most(self, fpr: float, strangers: Strangers) -> Threshold:
+        value, confidence = strangers.bound(fpr, self.confidence)
+        note = (
+            f"at most {100 * fpr:.4g} % of strangers for {100 * confidence:.3g} % of owners, "
+            f"by {strangers.owners} {strangers.who}; no TPR is promised"
+        )
+        return Threshold(value, "fpr", None, confidence, 0, False, note)
 
 
 def mean_scores(scores: Sequence[float], together: int, *, apart: bool = False) -> Floats:

@@ -35,7 +35,7 @@ _DECADES: tuple[tuple[int, ...], ...] = (
     (10, 5, 2, 1),
 )
 RATES = tuple(share / 10_000 for decade in _DECADES for share in decade)
-LEVEL = 0.95  # of owners whose FPR a bound is to hold for, on either side
+LEVELS = (0.5, 0.8, 0.95)  # of owners whose FPR a bound is to hold for; the last on either side
 TEMPLATES = (1, 2, 5, 15)  # samples behind a template
 TOGETHER = (1, 3)  # samples of an attempt
 SIZES = (3, 5, 10, 20)  # warm-up scores by which it is told whether they are one person's
@@ -57,8 +57,8 @@ class Share:
 class Strangers:
     """Statistics of one population, for templates of one size and attempts of one size.
 
-    At the thresholds `pooled` strangers pass at the rates, over all owners; `low` and `high` are the thresholds at
-    which they do for the owner with few and the owner with many false accepts.
+    At the thresholds `pooled` strangers pass at the rates, over all owners; `low` are the thresholds at which they do
+    for an owner with few false accepts, `highs` for owners with many: a row for each of the confidences.
     """
 
     kind: str
@@ -67,27 +67,38 @@ class Strangers:
     together: int  # samples of an attempt, whose mean score decides
     owners: int
     scores: int  # of strangers, against the owner who has fewest
-    confidence: float  # that `high` holds for a new owner
+    confidence: tuple[float, ...]  # rising: that a row of `highs` holds for a new owner
     rate: tuple[float, ...]  # falling
     pooled: tuple[float, ...]
     low: tuple[float, ...]
-    high: tuple[float, ...]
+    highs: tuple[tuple[float, ...], ...]
     even: float  # the threshold at which as many strangers pass as owners fail, over all owners
     limits: tuple[tuple[int, float], ...]  # of so many own scores no owner had a larger share below `even`
     slope: float  # of the log-likelihood ratio
     offset: float
 
     def __post_init__(self) -> None:
-        lists = (self.pooled, self.low, self.high)
+        lists = (self.pooled, self.low, *self.highs)
         sound = self.kind in KINDS and 0 < len(self.who) <= 100 and self.who.isprintable()
         sound = sound and self.template >= 0 and self.together >= 1 and self.owners >= 1 and self.scores >= 1
         sound = sound and 0 < len(self.rate) <= 100 and all(len(one) == len(self.rate) for one in lists)
         sound = sound and all(0 < f < 1 for f in self.rate) and all(a > b for a, b in itertools.pairwise(self.rate))
         sound = sound and all(a <= b for one in lists for a, b in itertools.pairwise(one))
-        sound = sound and 0 < self.confidence < 1 and self.slope >= 0 and len(self.limits) <= 100
+        sound = sound and 0 < len(self.highs) == len(self.confidence) <= 10 and all(0 < c < 1 for c in self.confidence)
+        sound = (
+            sound
+            and all(a <= b for a, b in itertools.pairwise(self.confidence))
+            and self.slope >= 0
+            and len(self.limits) <= 100
+        )
         sound = sound and all(size >= 1 and 0 <= limit <= 1 for size, limit in self.limits)
         if not sound:
             raise SelfsameError("card: cohort: figures that no population has")
+
+    @property
+    def high(self) -> tuple[float, ...]:
+        """The thresholds of the highest confidence."""
+        return self.highs[-1]
 
     @property
     def calibration(self) -> Calibration:
@@ -108,14 +119,20 @@ class Strangers:
         low = float(rate[over]) if over < len(rate) else 0.0
         return Share(value, min(low, value), max(high, value))
 
-    def bound(self, fpr: float) -> float:
-        """The lowest threshold known to let in at most this share of strangers for an owner, with the confidence."""
+    def bound(self, fpr: float, confidence: float = LEVELS[-1]) -> tuple[float, float]:
+        """The lowest threshold known to let in at most this share of strangers, and for which share of owners.
+
+        That is the first of the confidences that is as high as the one asked for, or else the highest.
+        """
+        row = next(
+            (at for at, level in enumerate(LEVELS[: len(self.highs)]) if level >= confidence), len(self.highs) - 1
+        )
         fits = [number for number, rate in enumerate(self.rate) if rate <= fpr * (1 + 1e-9)]
         if not fits:
             raise SelfsameError(
                 f"--fpr {fpr:g}: the model's cohort of {self.owners} owners shows rates from {self.rate[-1]:g} on"
             )
-        return float(np.nextafter(self.high[fits[0]], np.inf))
+        return float(np.nextafter(self.highs[row][fits[0]], np.inf)), self.confidence[row]
 
     def typical(self, number: int = 1000) -> Floats:
         """So many scores with the quantiles of all strangers, those beyond the rates at the ends."""
@@ -200,23 +217,23 @@ def _populations(
     even = balanced(all_own, all_other).value
     each_OR = np.array([_at_rates(scores, rate) for scores in other])
     ordered_OR = np.sort(each_OR, 0)
-    few, many, confidence = _ends(len(kept))
+    few, many, confidence = _places(len(kept))
     judged = mine if pairs is None or together > 1 else [pairs[o] for o in kept]
     fitted = calibrate(all_own, all_other)
     found = Strangers(
         kind, who, size, together, len(kept), least, confidence, tuple(rate),
-        _rounded(_at_rates(all_other, rate)), _rounded(ordered_OR[few]), _rounded(ordered_OR[many]),
+        _rounded(_at_rates(all_other, rate)), _rounded(ordered_OR[few]), tuple(_rounded(ordered_OR[at]) for at in many),
         _up(even), _limits(judged, even, pairs is not None and together == 1),
         _short(fitted.slope), _short(fitted.offset),
     )  # fmt: skip
     return [found]
 
 
-def _ends(owners: int) -> tuple[int, int, float]:
-    """The places of the owners at both ends, and the chance that a new owner is not beyond the upper one."""
-    many = min(owners, math.ceil(LEVEL * (owners + 1) - 1e-9))
-    few = max(1, math.floor((1 - LEVEL) * (owners + 1) + 1e-9))
-    return few - 1, many - 1, many / (owners + 1)
+def _places(owners: int) -> tuple[int, list[int], tuple[float, ...]]:
+    """The place of the owner with few false accepts, those with many, and the chances that a new one has no more."""
+    many = [min(owners, math.ceil(level * (owners + 1) - 1e-9)) for level in LEVELS]
+    few = max(1, math.floor((1 - LEVELS[-1]) * (owners + 1) + 1e-9))
+    return few - 1, [place - 1 for place in many], tuple(_short(place / (owners + 1)) for place in many)
 
 
 def _at_rates(scores: Floats, rate: Sequence[float]) -> Floats:

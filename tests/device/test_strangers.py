@@ -79,12 +79,13 @@ def test_a_population_by_plain_loops(size, together):
     assert found.rate[-1] * found.scores >= 5 > 0.5 * found.rate[-1] * found.scores - 5
     for at, rate in enumerate(found.rate):
         each = sorted(sorted(scores, reverse=True)[math.floor(rate * len(scores) + 1e-9)] for scores in other)
-        # 95 % of 31 owners in any order: the 30th; 5 %: the first.
+        # 95, 80 and 50 % of 31 owners in any order: the 30th, 25th and 16th; 5 %: the first.
         assert found.high[at] == pytest.approx(each[29], abs=1e-5) and found.high[at] >= each[29] - 1e-7
+        assert [row[at] for row in found.highs[:2]] == pytest.approx([each[15], each[24]], abs=1e-5)
         assert found.low[at] == pytest.approx(each[0], abs=1e-5)
         everybody = sorted((x for scores in other for x in scores), reverse=True)
         assert found.pooled[at] == pytest.approx(everybody[math.floor(rate * len(everybody) + 1e-9)], abs=1e-5)
-    assert found.confidence == 30 / 31
+    assert found.confidence == pytest.approx((16 / 31, 25 / 31, 30 / 31), abs=1e-6)
     flat = [x for part in own for x in part], [x for part in other for x in part]
     assert found.even == pytest.approx(balanced(*flat).value, abs=1e-5)
     for number, limit in found.limits:
@@ -117,7 +118,11 @@ def test_the_bound_of_a_rate():
     found = find(COHORT, "enrolled", 5)
     _, other = loops(5, 1)
     for fpr in (0.3, 0.1, 0.05):
-        limit = found.bound(fpr)
+        limit, share = found.bound(fpr)
+        assert share == found.confidence[-1] and found.bound(fpr, 0.99) == (limit, share)
+        lower, fewer = found.bound(fpr, 0.6)
+        assert lower <= limit and fewer == found.confidence[1]
+        assert sum(sum(x >= lower for x in part) / len(part) <= fpr for part in other) >= 25
         kept = sum(sum(x >= limit for x in part) / len(part) <= fpr for part in other)
         assert kept >= 29
         assert found.let_in(limit).high <= fpr
@@ -137,7 +142,7 @@ def test_vectors_that_training_left():
     found = trained_cohort(cosines, vectors, PEOPLE, None, "strangers")
     assert [(one.kind, one.template, one.together) for one in found] == [("trained", 0, 1), ("trained", 0, 3)]
     others = trained_cohort(cosines, vectors, PEOPLE[:6], PEOPLE[6:], "strangers")
-    assert others[0].owners == 6 and others[0].scores == 24 * 12 and others[0].confidence == 6 / 7
+    assert others[0].owners == 6 and others[0].scores == 24 * 12 and others[0].confidence[-1] == pytest.approx(6 / 7)
     assert trained_cohort(score, vectors, PEOPLE[:4], None, "few") == []
     assert populations(PEOPLE[:4]) == []
 
@@ -149,7 +154,14 @@ def test_a_card_carries_it_and_nobodys_vector():
     for one in COHORT:
         assert {type(value) for value in asdict(one).values()} <= {str, int, float, tuple}
     plain = json.loads(full.to_json())
-    for name, value in (("rate", []), ("rate", [0.1, 0.2]), ("owners", 0), ("high", [1.0]), ("limits", [[1, 2.0]])):
+    for name, value in (
+        ("rate", []),
+        ("rate", [0.1, 0.2]),
+        ("owners", 0),
+        ("confidence", [0.5]),
+        ("highs", [[1.0]]),
+        ("limits", [[1, 2.0]]),
+    ):
         bad = {**plain, "cohort": [{**plain["cohort"][0], name: value}]}
         with pytest.raises(SelfsameError, match="card"):
             Card.from_json(json.dumps(bad))
@@ -314,7 +326,7 @@ def test_a_decision_over_several_samples(verifier):
     assert verdict.threshold > opened.threshold()
     verifier.enrol("bob", samples, Rule("fpr", fpr=0.05))
     three = find(COHORT, "enrolled", 10, 3)
-    assert verifier.unlock("bob").threshold(3) == pytest.approx(three.bound(0.05))
+    assert verifier.unlock("bob").threshold(3) == pytest.approx(three.bound(0.05)[0])
     assert find(COHORT, "enrolled", 10, 2).together == 1  # of fewer samples: strangers' means spread less, not more
     verifier.enrol("cat", samples, Rule("fixed", fixed=0.8))
     assert verifier.unlock("cat").threshold(3) == 0.8
