@@ -42,7 +42,6 @@ RULES = {
     "balanced": Rule("balanced"),
     "paper": Rule("paper"),
 }
-REST = 10  # samples of somebody that must be left to measure the TPR with
 MOST_PEOPLE, MOST_EACH = 60, 80
 OTHERS, OTHERS_EACH = 10, 10  # people and their samples whom Algorithm 4 is given
 
@@ -66,7 +65,7 @@ class Tally:
     tried: int = 0
 
 
-def people_of(folder: Path, samples: list[int], seed: int) -> People:
+def people_of(folder: Path, samples: list[int], rest: int, seed: int) -> People:
     """Everybody unseen who has enough samples."""
     import torch
 
@@ -81,11 +80,11 @@ def people_of(folder: Path, samples: list[int], seed: int) -> People:
     card = describe(problem.method, problem.federation, net, problem.world.dim)
     part = problem.federation.unseen
     label, count = np.unique(part.y.numpy(), return_counts=True)
-    rich = label[count >= max(samples) + REST]
+    rich = label[count >= max(samples) + rest]
     rng = np.random.default_rng(seed)
     rich = np.sort(rng.permutation(rich)[: 2 * MOST_PEOPLE])
     if len(rich) < 10:
-        raise SelfsameError(f"{folder}: {len(rich)} unseen people have {max(samples) + REST} samples, 10 are needed")
+        raise SelfsameError(f"{folder}: {len(rich)} unseen people have {max(samples) + rest} samples, 10 are needed")
     emb = []
     for one in rich:
         rows = rng.permutation(np.flatnonzero(part.y.numpy() == one))[:MOST_EACH]
@@ -216,10 +215,11 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs, one a seed")
     parser.add_argument("--draws", type=int, default=20, help="enrolments of everybody who is measured")
     parser.add_argument("--samples", type=int, nargs="+", default=list(SAMPLES), help="with which somebody enrols")
+    parser.add_argument("--rest", type=int, default=10, help="samples that must be left to measure the TPR with")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     try:
-        people = [people_of(folder, options.samples, options.seed) for folder in options.runs]
+        people = [people_of(folder, options.samples, options.rest, options.seed) for folder in options.runs]
     except SelfsameError as error:
         sys.exit(str(error))
     found = [measured(one, options.samples, options.draws, options.seed) for one in people]

@@ -289,4 +289,6 @@ def _told(done: Enrolled) -> str:
 def _share(share: Share, what: str) -> str:
     from selfsame.device.rules import percent
 
+    if share.value >= share.high:
+        return f"at most {percent(share.high)}"
     return f"{percent(share.value)} ({percent(share.low)} to {percent(share.high)}, {what})"

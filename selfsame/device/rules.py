@@ -102,7 +102,7 @@ class Rule:
         value, confidence = strangers.bound(fpr, self.confidence)
         note = (
             f"at most {100 * fpr:.4g} % of strangers for {100 * confidence:.3g} % of owners, "
-            f"by {strangers.owners} {strangers.who}; no TPR is promised"
+            f"by {strangers.words}; no TPR is promised"
         )
         return Threshold(value, "fpr", None, confidence, 0, False, note)
 
@@ -153,7 +153,7 @@ def expect(value: float, scores: Sequence[float], strangers: Strangers | None, o
         return Expected(refused, let_in, f"{len(others)} samples of others")
     if strangers is None:
         return Expected(refused, None, "the model carries no cohort of strangers; export it again")
-    return Expected(refused, strangers.let_in(value), f"{strangers.owners} {strangers.who}")
+    return Expected(refused, strangers.let_in(value), strangers.words)
 
 
 def check(value: float, score: str, expected: Expected, most_fpr: float) -> None:
@@ -175,8 +175,8 @@ def check_one_person(own: Sequence[float], strangers: Strangers | None, what: st
     if strangers is not None and found is not None and found[0] > found[1]:
         raise SelfsameError(
             f"samples: {percent(found[0])} of {what} score as strangers do (below {strangers.even:.4f}), of "
-            f"{strangers.owners} {strangers.who} nobody had more than {percent(found[1])}: are they all of one "
-            "person, and of the right one? --mixed takes them all the same"
+            f"{strangers.owners} owners nobody had more than {percent(found[1])}: are they all of one person, and of "
+            "the right one? --mixed takes them all the same"
         )
 
 

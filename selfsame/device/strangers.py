@@ -101,6 +101,10 @@ class Strangers:
         return self.highs[-1]
 
     @property
+    def words(self) -> str:
+        return f"{self.owners} owners and {self.who}"
+
+    @property
     def calibration(self) -> Calibration:
         return Calibration(self.slope, self.offset)
 

@@ -100,14 +100,22 @@ class Unlocked:
 
     def verify_each(self, samples: Sequence[Raw]) -> list[Verdict]:
         """A verdict for each sample."""
-        return [self.verify(sample) for sample in samples]
+        self._check_still()
+        return [self._verdict([sample]) for sample in samples]
 
     def verify_together(self, samples: Sequence[Raw]) -> Verdict:
         """One verdict over several samples of one attempt: on the mean of their scores, at a threshold of its own."""
         if not samples:
             raise SelfsameError("samples: at least one is needed to verify")
+        self._check_still()
+        return self._verdict(samples)
+
+    def _check_still(self) -> None:
+        """Refuse where the enrolment has been replaced or revoked since it was opened."""
         if self.verifier.vault.mark(self.user) != self.mark:
             raise SelfsameError(f"{self.user}: the enrolment has changed; unlock it again")
+
+    def _verdict(self, samples: Sequence[Raw]) -> Verdict:
         scores = self.verifier.scores_of(samples, self.enrolment.template_D)
         strangers = self.verifier.strangers(self.enrolment.made_from, len(samples))
         llr = None if strangers is None else float(strangers.calibration.llr(float(np.mean(scores))))

@@ -16,7 +16,7 @@ from selfsame.measure.trials import embedded
 from selfsame.runs.run import Run
 from selfsame.streams import host_generator
 
-_MOST_PEOPLE, _MOST_EACH, _MOST_SAMPLES = 200, 40, 4000
+_MOST_PEOPLE, _MOST_EACH, _MOST_SAMPLES = 200, 100, 4000
 _LEAST_EACH = 4  # samples of somebody who can be an owner
 _UNSEEN, _SEEN = "people the network has never seen", "people the network was trained with"
 
