@@ -97,8 +97,8 @@ def cllr_figures(scored: Scored) -> Plain | None:
     """The cost of log-likelihood ratios by logistic regression, and the least of any rising function (PAV).
 
     Half of the people, every second, fit the regression for the trials among the others and the other way round, so
-    that nobody is judged by what they helped to fit; trials across the halves are left out. None where one half has
-    no trials of a kind.
+    that nobody is judged by what they helped to fit; trials across the halves are left out. Both costs are means over
+    the halves. None where one of them has no trials of a kind.
     """
     people = np.unique(np.concatenate([scored.person_a, scored.person_b]))
     half_a, half_b = (np.searchsorted(people, side) % 2 for side in (scored.person_a, scored.person_b))
@@ -106,15 +106,14 @@ def cllr_figures(scored: Scored) -> Plain | None:
     sides = [(scored.score[part & scored.same], scored.score[part & ~scored.same]) for part in parts]
     if not all(len(kind) for side in sides for kind in side):
         return None
-    own, other = [], []
+    costs = []
     for here, there in (sides, sides[::-1]):
         fitted = calibrate(*there)
-        own.append(fitted.llr(here[0]))
-        other.append(fitted.llr(here[1]))
+        costs.append((cllr(fitted.llr(here[0]), fitted.llr(here[1])), min_cllr(*here)))
     whole = calibrate(scored.genuine, scored.impostor)
     return {
-        "value": cllr(np.concatenate(own), np.concatenate(other)),
-        "least": min_cllr(scored.genuine, scored.impostor),
+        "value": float(np.mean([cost for cost, _ in costs])),
+        "least": float(np.mean([least for _, least in costs])),
         "slope": whole.slope,
         "offset": whole.offset,
     }
