@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     table = Table(box=box.MARKDOWN)
-    for name in ("what", "median [least, most]"):
+    for name in ("what", "median, least and most"):
         table.add_column(name, no_wrap=True)
     with tempfile.TemporaryDirectory() as place:
         store = Path(place) / "store"
