@@ -17,12 +17,17 @@ from selfsame.errors import SelfsameError
 if TYPE_CHECKING:
     from selfsame.device.card import Raw
     from selfsame.device.embedder import Embedder
-    from selfsame.device.thresholds import Threshold
-    from selfsame.device.verifier import Verifier
+    from selfsame.device.strangers import Share
+    from selfsame.device.verifier import Enrolled, Verifier
 
 Model = Annotated[Path, typer.Argument(help="Model: an exported .onnx file, or the folder of a run.")]
 User = Annotated[str, typer.Argument(help="The user's name on this device.")]
-Samples = Annotated[list[Path], typer.Argument(help="PNG, JPEG, NPY, WAV or CSV files, or folders of these.")]
+SAMPLE_FILES = "Pictures, NPY, WAV or CSV files, or folders of these."
+Samples = Annotated[list[Path], typer.Argument(help=SAMPLE_FILES)]
+MOST_FPR = 0.1
+MostFpr = Annotated[
+    float, typer.Option("--most-fpr", help="Refuse a threshold expected to let in a larger share of strangers.")
+]
 Resize = Annotated[bool, typer.Option("--resize", help="Resize images that are not of the model's size.")]
 Store = Annotated[
     Path | None,
@@ -44,25 +49,43 @@ _VARIABLE = "SELFSAME_PASSPHRASE"
 
 def enrol(
     model: Model,
-    user: Annotated[str, typer.Option("--user", help="The user's name on this device.")],
-    samples: Annotated[
-        list[Path] | None, typer.Argument(help="PNG, JPEG, NPY, WAV or CSV files, or folders of these.")
-    ] = None,
+    samples: Annotated[list[Path] | None, typer.Argument(help=SAMPLE_FILES)] = None,
+    user: Annotated[str | None, typer.Option("--user", help="The user's name on this device.")] = None,
+    each: Annotated[
+        bool, typer.Option("--each", help="Enrol several: each folder named holds one user's samples, by their name.")
+    ] = False,
     rule: Annotated[
         str | None,
         typer.Option(
-            "--rule", help="Threshold: warm-up (FedUV), bounded (with a guarantee) or fixed.", show_default="warm-up"
+            "--rule",
+            help="Threshold: tpr (FedUV's warm-up), bounded (with a guarantee), fpr (at most so many strangers), "
+            "balanced (as many strangers in as owners out), paper (the same by --others; FDML) or fixed.",
+            show_default="tpr",
         ),
     ] = None,
     tpr: Annotated[float, typer.Option(help="Share of the owner's attempts that must pass.")] = 0.9,
-    confidence: Annotated[float, typer.Option(help="With --rule bounded: how sure that is.")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="With bounded: how sure that is; with fpr: for which share of owners.")
+    ] = 0.95,
+    fpr: Annotated[float | None, typer.Option(help="With --rule fpr: share of strangers that may pass.")] = None,
+    most_fpr: MostFpr = MOST_FPR,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--others", help="Samples of other people, to judge strangers by; may be repeated."),
+    ] = None,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Take samples also where they do not look like one person's.")
+    ] = False,
     warm_up: Annotated[
         int | None,
         typer.Option("--warm-up", help="How many samples, the last ones, set the threshold.", show_default="half"),
     ] = None,
     threshold: Annotated[float | None, typer.Option(help="A fixed threshold: no warm-up samples.")] = None,
     client: Annotated[
-        int | None, typer.Option(help="Take the vector that this client of the run keeps; all samples are warm-up.")
+        str | None,
+        typer.Option(
+            help="Take the vector that this client of the run keeps, by number or name; all samples are warm-up."
+        ),
     ] = None,
     run: Annotated[
         Path | None, typer.Option("--run", help="With --client: the run that the .onnx file was exported from.")
@@ -74,27 +97,81 @@ def enrol(
     keyring: InKeyring = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept."""
-    from selfsame.device.attempts import Attempts
-    from selfsame.device.samples import read_samples
-    from selfsame.device.verifier import Rule
+    """Enrol a user on this device: a template and a threshold, encrypted; no sample is kept.
 
-    chosen = Rule(rule or ("warm-up" if threshold is None else "fixed"), tpr, confidence, threshold)
+    Printed with the threshold: the owner's samples expected to be refused and the strangers expected to be let in. A
+    threshold that cannot work is refused, and so are samples that do not look like one person's.
+    """
+    from selfsame.device.attempts import Attempts
+    from selfsame.device.rules import Rule
+    from selfsame.device.samples import read_samples
+
+    name = rule or ("fixed" if threshold is not None else "fpr" if fpr is not None else "tpr")
+    chosen = Rule(name, tpr, confidence, threshold, fpr)
     if run is not None and client is None:
         raise SelfsameError("--run: names where the vector of --client comes from; say which client")
-    device = device_of(model, store, None if keyring else passphrase(passphrase_file, new=True), trust_code)
-    raw = read_samples(samples, device.model.card, resize) if samples else []
-    vector = None if client is None else _client_vector(run or model, client, device.model, raw, trust_code)
-    done = device.enrol(user, raw, chosen, warm_up=warm_up, vector=vector, replacing=replace)
-    Attempts(device.vault).forget(user)
-    made = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
-    print(f"{user}: enrolled in {device.vault.folder}; template: {made}; {_told(done.threshold)}")
+    asked = _who(user, each, client, samples or [])
+    ask = None if keyring else asked_once(passphrase(passphrase_file, new=True))
+    device = device_of(model, store, ask, trust_code)
+    card = device.model.card
+    known = read_samples(others, card, resize) if others else []
+    prepared = []
+    for one, paths in asked.items():
+        device.vault.check_new(one, replace)
+        try:
+            raw = read_samples(paths, card, resize) if paths else []
+            vector = None if client is None else _client_vector(run or model, client, device.model, raw, trust_code)
+            made = device.prepare(
+                raw, chosen, warm_up=warm_up, vector=vector, others=known, most_fpr=most_fpr, mixed=mixed
+            )
+        except SelfsameError as error:
+            raise SelfsameError(f"{one}: {error}") if each else error from None
+        prepared.append((one, *made))
+    for one, done, enrolment in prepared:
+        device.keep(one, enrolment, replacing=replace)
+        Attempts(device.vault).forget(one)
+        made_of = f"{done.template_samples} samples" if client is None else f"client {client}'s own vector"
+        print(f"{one}: enrolled in {device.vault.folder}; template: {made_of}; {_told(done)}")
+
+
+def _who(user: str | None, each: bool, client: str | None, paths: Sequence[Path]) -> dict[str, Sequence[Path]]:
+    """Who is to be enrolled, from which files."""
+    if not each:
+        if user is None:
+            raise SelfsameError("--user: say who is enrolled, or enrol a user of each folder with --each")
+        return {user: paths}
+    if user is not None or client is not None:
+        raise SelfsameError("--each: users have the names of their folders; leave out --user and --client")
+    found: dict[str, Sequence[Path]] = {}
+    for path in paths:
+        name = path.resolve().name
+        if not path.is_dir():
+            raise SelfsameError(f"{path}: with --each every user's samples are in a folder of their own")
+        if name in found:
+            raise SelfsameError(f"{path}: another folder has the name {name} too")
+        found[name] = [path]
+    if not found:
+        raise SelfsameError("--each: name the users' folders")
+    return found
+
+
+def asked_once(ask: Callable[[], str]) -> Callable[[], str]:
+    """Ask the first time alone."""
+    answer: list[str] = []
+
+    def again() -> str:
+        if not answer:
+            answer.append(ask())
+        return answer[0]
+
+    return again
 
 
 def warm_up(
     model: Model,
     user: User,
     samples: Samples,
+    most_fpr: MostFpr = MOST_FPR,
     resize: Resize = False,
     trust_code: TrustCode = False,
     store: Store = None,
@@ -104,7 +181,7 @@ def warm_up(
     from selfsame.device.samples import read_samples
 
     device = device_of(model, store, passphrase(passphrase_file), trust_code)
-    now = device.add_warm_up(user, read_samples(samples, device.model.card, resize))
+    now = device.add_warm_up(user, read_samples(samples, device.model.card, resize), most_fpr=most_fpr)
     print(f"{user}: {_told(now)}")
 
 
@@ -185,7 +262,7 @@ def _first_line(file: Path) -> str:
     return line
 
 
-def _client_vector(run: Path, client: int, opened: Embedder, raw: Sequence[Raw], trust_code: bool) -> Raw:
+def _client_vector(run: Path, client: str, opened: Embedder, raw: Sequence[Raw], trust_code: bool) -> Raw:
     if run.is_file():
         raise SelfsameError(f"{run}: a model file keeps no client's vector; name the run with --run")
     from selfsame.export.from_run import client_vector
@@ -193,8 +270,25 @@ def _client_vector(run: Path, client: int, opened: Embedder, raw: Sequence[Raw],
     return client_vector(run, client, opened, raw, trust_code)
 
 
-def _told(threshold: Threshold) -> str:
-    """A threshold and what it promises, in a line."""
+def _told(done: Enrolled) -> str:
+    """A threshold, what it promises, and what it is expected to do, a line each."""
+    threshold, expected = done.threshold, done.expected
     origin = f"{threshold.rule}, {threshold.samples} other samples" if threshold.samples else threshold.rule
     note = f"; {threshold.note}" if threshold.note else ""
-    return f"threshold {threshold.value:.4f} ({origin}){note}"
+    refused = "not known: no warm-up samples" if expected.refused is None else _share(expected.refused, "95 % interval")
+    strangers = f"not known: {expected.source}"
+    if expected.let_in is not None:
+        strangers = f"{_share(expected.let_in, 'from owner to owner')}, by {expected.source}"
+    return (
+        f"threshold {threshold.value:.4f} ({origin}){note}\n"
+        f"  expected: the owner's samples refused {refused}\n"
+        f"  expected: strangers' samples let in {strangers}"
+    )
+
+
+def _share(share: Share, what: str) -> str:
+    from selfsame.device.rules import percent
+
+    if share.value >= share.high:
+        return f"at most {percent(share.high)}"
+    return f"{percent(share.value)} ({percent(share.low)} to {percent(share.high)}, {what})"

@@ -158,6 +158,7 @@ class Federation(Movable):
     class_names: tuple[str, ...] = field(default=(), repr=False)
     validation: Samples = field(default_factory=Samples.none)  # of seen classes, for choosing settings
     trials: Trials = field(default_factory=Trials.none)
+    columns: tuple[str, ...] = field(default=(), repr=False)  # of a table, in the order of a sample's numbers
     left_out: tuple[str, ...] = field(default=(), repr=False)  # every file and person not used, and why, one line each
 
     @classmethod

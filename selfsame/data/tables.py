@@ -52,7 +52,8 @@ def federate_table(name: str, file: Path, options: TableOptions, unseen_share: f
     def rows(row: Ints) -> Tensor:
         return x[torch.from_numpy(row)]
 
-    return by_people(name, shape, split, names, rows, mean=mean, std=std, trials=trials, notes=notes)
+    found = by_people(name, shape, split, names, rows, mean=mean, std=std, trials=trials, notes=notes)
+    return replace(found, columns=table.columns)
 
 
 def _check_user(file: Path, user: str) -> None:

@@ -41,6 +41,15 @@ class Attempts:
                 raise SelfsameError(f"{user}: {failed} attempts in a row have failed; wait {left:.0f} s")
             write_json(self._path(user), {"failed": failed + 1, "last": now}, private=True)
 
+    def take_back(self, user: str) -> None:
+        """Count the last attempt as none: it was another user's, and its outcome says nothing of this one."""
+        with locked(self.vault.folder / _LOCK):
+            failed, last = self._read(user)
+            if failed <= 1:
+                self.forget(user)
+            elif failed < MOST:  # a count that cannot be read stays as it is
+                write_json(self._path(user), {"failed": failed - 1, "last": last}, private=True)
+
     def forget(self, user: str) -> None:
         """Begin to count anew."""
         self._path(user).unlink(missing_ok=True)

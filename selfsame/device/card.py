@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from selfsame.device.strangers import Strangers
 from selfsame.errors import SelfsameError
 from selfsame.fields import read_fields
 from selfsame.files import parse_json
@@ -29,7 +30,9 @@ DTYPES = {  # of raw samples, and the range they may have
 }
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_MOST_TEXT = 2**14
+_MOST_TEXT = 2**22
+_MOST_COLUMNS = 2**14
+_MOST_POPULATIONS = 64
 _MOST_NUMBERS = 2**28  # in one sample
 _MOST_AXES = 6
 _MOST_WIDTH = 2**20
@@ -59,6 +62,8 @@ class Card:
     digest: str  # sha256 of the file with zeros in this place
     variant: str
     rate: int = 0  # samples a second of a recording; 0: not a recording
+    columns: tuple[str, ...] = ()  # of a table, in the order of training; none: not a table, or not known
+    cohort: tuple[Strangers, ...] = ()  # what strangers score
 
     def __post_init__(self) -> None:
         _need("format", self.format == FORMAT, f"must be {FORMAT!r}", self.format)
@@ -77,6 +82,13 @@ class Card:
         least, most = DTYPES[self.dtype]
         in_range = least <= self.low < self.high <= most
         _need("low", in_range, f"and high must be two numbers from {least:g} to {most:g}", (self.low, self.high))
+        named = not self.columns or (
+            len(self.columns) == math.prod(self.shape) <= _MOST_COLUMNS
+            and len(set(self.columns)) == len(self.columns)
+            and all(len(name) <= 200 for name in self.columns)
+        )
+        _need("columns", named, f"must be {math.prod(self.shape)} different short names", self.columns)
+        _need("cohort", len(self.cohort) <= _MOST_POPULATIONS, "has too many populations", len(self.cohort))
         met = self.score != "cosine" or self.place == "unit"
         _need("place", met, "must be 'unit' where score is 'cosine'", self.place)
         _need("digest", bool(_DIGEST.fullmatch(self.digest)), "must be 64 hexadecimal digits", self.digest)

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from selfsame.errors import SelfsameError, one_line
 
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
+FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")
 _MOST_PIXELS = 100_000_000
 
 

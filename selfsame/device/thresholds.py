@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -25,8 +26,9 @@ _FINEST = 10**9  # the largest denominator of a rate that a user means
 _NODES = 2001
 _FARTHEST = 300.0  # log of the distance from the ceiling at which a threshold stays a finite number
 
-# The highest score there is, by the kind of score: a cosine, or minus a distance.
+# The highest and the lowest score there is, by the kind of score: a cosine, or minus a distance.
 CEILINGS = {"cosine": 1.0, "distance": 0.0, "squared-distance": 0.0}
+FLOORS = {"cosine": -1.0, "distance": -math.inf, "squared-distance": -math.inf}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def warm_up(scores: ArrayLike, q: float) -> Threshold:
     i = max(1, math.floor(n * (1 - exact_rate("warm-up: tpr", q))))
     chance = kept_chance(i, n, q)
     note = f"aims at a TPR of {_percent(q)} and reaches it with a chance of {_percent(chance)}"
-    return Threshold(float(score_n[i - 1]), "warm-up", float(q), chance, n, False, note)
+    return Threshold(float(score_n[i - 1]), "tpr", float(q), chance, n, False, note)
 
 
 def bounded(scores: ArrayLike, q: float, confidence: float = 0.95, ceiling: float | None = None) -> Threshold:
@@ -116,6 +118,37 @@ def common(genuine: ArrayLike, impostor: ArrayLike, *, fpr: float | None = None,
         note = f"none of {len(other)} impostor scores accepted: too few to show a FPR of {_percent(fpr)}"
     value = _above(own, other, allowed)
     return Threshold(value, "common-fpr", None, None, len(own), False, note)
+
+
+def check_range(value: float, score: str) -> None:
+    """Refuse a threshold that every score, or none, of this kind reaches."""
+    low, high = FLOORS[score], CEILINGS[score]
+    if value <= low:
+        raise SelfsameError(f"threshold {value:.4f}: every {score} is {low:g} or more, so everybody would be let in")
+    if value > high:
+        raise SelfsameError(f"threshold {value:.4f}: no {score} is above {high:g}, so nobody would be let in")
+
+
+def share_interval(hits: int, number: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Between which two shares the true one lies, by so many hits of independent tries (Clopper and Pearson).
+
+    The ends are the shares at which as many hits or more, and as many or fewer, have a chance of (1 - confidence) / 2.
+    """
+    if not 0 <= hits <= number or number < 1:
+        raise SelfsameError(f"share: expected 0 to {number} hits of 1 or more tries, got {hits}")
+    rest = (1 - confidence) / 2
+    low = 0.0 if hits == 0 else _rising(lambda p: kept_chance(hits, number, 1 - p), rest)
+    high = 1.0 if hits == number else _rising(lambda p: kept_chance(hits + 1, number, 1 - p), 1 - rest)
+    return low, high
+
+
+def _rising(chance: Callable[[float], float], wanted: float) -> float:
+    """Where a chance that rises from 0 to 1 is the one wanted."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle) < wanted else (low, middle)
+    return (low + high) / 2
 
 
 def kept_chance(k: int, n: int, q: float) -> float:

@@ -175,6 +175,15 @@ class Vault:
         """What was sealed for the user and, where its digest is given, for this model."""
         return self._open(user, digest)[2]
 
+    def mark(self, user: str) -> bytes:
+        """What changes whenever the user's file does; nothing is opened."""
+        if not self.holds(user):
+            raise SelfsameError(f"{user}: is not enrolled in {self.folder}")
+        header = self._find(user)
+        if header is None or header.enrolment.hex() in self._revoked():
+            raise _shut(self.path(user)) if header is None else self._gone(user)
+        return header.enrolment + header.nonce
+
     def change(self, user: str, digest: str, edit: Callable[[bytes], bytes]) -> None:
         """Seal what `edit` makes of the text there, with the same key, for the same enrolment."""
         header, key, plain = self._open(user, digest)
@@ -221,6 +230,9 @@ class Vault:
             found.append(Stored(user, "" if header is None else header.digest, key))
         return sorted(found, key=lambda kept: kept.user)
 
+    def _gone(self, user: str) -> SelfsameError:
+        return SelfsameError(f"{self.path(user)}: this enrolment was revoked; enrol {user} anew with --replace")
+
     def _find(self, user: str) -> Header | None:
         return Header.of(read_private(self.path(user), _MOST_BYTES))
 
@@ -234,7 +246,7 @@ class Vault:
         if header is None:
             raise _shut(path)
         if header.enrolment.hex() in self._revoked():
-            raise SelfsameError(f"{path}: this enrolment was revoked; enrol {user} anew with --replace")
+            raise self._gone(user)
         if digest is not None and header.digest != digest:
             raise SelfsameError(
                 f"{path}: {user} was enrolled with another model ({header.digest[:12]}), this one is {digest[:12]}"

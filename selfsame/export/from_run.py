@@ -14,6 +14,7 @@ from selfsame.device.embedder import Embedder
 from selfsame.errors import SelfsameError
 from selfsame.runs.run import Run, open_run
 
+_NAMED = 5  # clients that an error names
 _COMPARED = 8  # samples by which a model is known to be of a run
 _NEAR = 0.25  # of a length: int8 weights move embeddings less, another client's network moves them more
 
@@ -24,16 +25,15 @@ def read_run(folder: Path, path: Path | None = None, trust_code: bool = False, b
 
 
 def client_vector(
-    folder: Path, client: int, opened: Embedder, raw: Sequence[Raw], trust_code: bool = False
+    folder: Path, client: int | str, opened: Embedder, raw: Sequence[Raw], trust_code: bool = False
 ) -> NDArray[np.float32]:
-    """The vector that a run's client keeps: prototype, codeword or centre, or its class's embedding.
+    """The vector that a run's client keeps, by number or name: prototype, codeword, centre, or its class's embedding.
 
     It means nothing to another network, so the model must embed the first samples as the run does.
     """
     run = read_run(folder, trust_code=trust_code)
-    problem, state, card = run.problem, run.state, opened.card
-    if not 0 <= client < state.present:
-        raise SelfsameError(f"--client: the run has clients 0 to {state.present - 1}, got {client}")
+    problem, card = run.problem, opened.card
+    client = _number(run, client)
     same = (problem.method.name, problem.federation.name, problem.world.dim) == (card.method, card.data, card.width)
     few = raw[:_COMPARED]
     if not same or sum(_apart(run, client, opened, sample) for sample in few) > _NEAR * len(few):
@@ -44,6 +44,24 @@ def client_vector(
     row = client if problem.method.row == "client" else int(problem.world.class_of_N[client])
     vector: NDArray[np.float32] = truth_RD[row].detach().cpu().float().numpy()
     return vector
+
+
+def _number(run: Run, client: int | str) -> int:
+    """The number of a client that is given by it, or by the name of the person."""
+    present, federation = run.state.present, run.problem.federation
+    class_N = federation.class_of_N[:present].tolist()
+    names = [federation.class_names[one] if one < len(federation.class_names) else "" for one in class_N]
+    if isinstance(client, str) and names.count(client) == 1:
+        return names.index(client)
+    try:
+        number = int(client)
+    except ValueError:
+        number = -1
+    if not 0 <= number < present:
+        few = [f"{place} {name}" for place, name in enumerate(names) if name][:_NAMED]
+        known = f" ({', '.join(few)}{', ...' if present > len(few) else ''})" if few else ""
+        raise SelfsameError(f"--client: the run has clients 0 to {present - 1}{known}, got {client}")
+    return number
 
 
 def _apart(run: Run, client: int, opened: Embedder, sample: Raw) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor
 from selfsame.device.card import Raw
 from selfsame.device.embedder import Embedder, OnnxEmbedder
 from selfsame.errors import SelfsameError
+from selfsame.export.cohort_of import cohort_of
 from selfsame.export.graph import CLOSE, OPSET, calibration, difference, finished, seconds_a_sample, to_int8, to_onnx
 from selfsame.export.trained import describe, network, rate_of
 from selfsame.measure.curves import roc
@@ -35,6 +36,7 @@ def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | 
     net = network(run.recipe, problem.federation, problem.method, views)
     rate = rate_of(run.recipe)
     card = describe(problem.method, problem.federation, net, problem.world.dim, rate=rate, opset=OPSET)
+    card = replace(card, cohort=cohort_of(run, card, client))
     raw = _real_samples(run, check)
     graph = to_onnx(net, problem.federation, raw[:2])
     wanted = run.embed(raw, client).numpy()

@@ -102,6 +102,7 @@ def describe(
         digest=digest,
         variant="float32",
         rate=rate,
+        columns=federation.columns,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from selfsame.device.calibration import calibrate, cllr, min_cllr
 from selfsame.measure.bootstrap import LEAST_PEOPLE, interval, mean_replicates, replicates
 from selfsame.measure.curves import FALSE_ACCEPTS, Bools, Floats, Ints, Roc, histogram, roc, supported
 from selfsame.measure.ranking import KS, precision
@@ -54,11 +55,14 @@ def outcome(measured: Measured, bootstrap: int, rng: Stream, name_of: Callable[[
         return {"value": float(value[number]), "low": low, "high": high}
 
     tprs: Plain = {}
+    limits: Plain = {}
     impostors = len(scored.impostor)
     for number, at in enumerate(FPRS):
         needed = math.ceil(FALSE_ACCEPTS / at)
         refused = {"refused": f"needs {needed:,} impostor trials, there are {impostors:,}"}
         tprs[f"{at:g}"] = figure(2 + number) if supported(at, impostors) else refused
+        if supported(at, impostors):
+            limits[f"{at:g}"] = threshold_at(scored.impostor, at)
     edges, genuine, impostor = histogram(scored.score, scored.same)
     few = curve.thin()
     return {
@@ -70,6 +74,8 @@ def outcome(measured: Measured, bootstrap: int, rng: Stream, name_of: Callable[[
         "eer": {**figure(0), "threshold": curve.eer_threshold},
         "auroc": figure(1),
         "tpr_at_fpr": tprs,
+        "thresholds": limits,
+        "cllr": cllr_figures(scored),
         "min_dcf": {f"{p:g}": figure(2 + len(FPRS) + number) for number, p in enumerate(P_TARGETS)},
         "identification": _identification(measured, bootstrap if drawn is not None else 0, rng),
         "folds": None if measured.fold_T is None else fold_figures(scored, measured.fold_T),
@@ -80,14 +86,48 @@ def outcome(measured: Measured, bootstrap: int, rng: Stream, name_of: Callable[[
     }
 
 
+def threshold_at(impostor: Floats, fpr: float) -> float:
+    """The lowest threshold, of those just above an impostor's score, that accepts at most this share of them."""
+    falling = np.sort(impostor)[::-1]
+    allowed = math.floor(fpr * len(falling) + 1e-9)
+    return float(np.nextafter(falling[min(allowed, len(falling) - 1)], np.inf))
+
+
+def cllr_figures(scored: Scored) -> Plain | None:
+    """The cost of log-likelihood ratios by logistic regression, and the least of any rising function (PAV).
+
+    Half of the people, every second, fit the regression for the trials among the others and the other way round, so
+    that nobody is judged by what they helped to fit; trials across the halves are left out. Both costs are means over
+    the halves. None where one of them has no trials of a kind.
+    """
+    people = np.unique(np.concatenate([scored.person_a, scored.person_b]))
+    half_a, half_b = (np.searchsorted(people, side) % 2 for side in (scored.person_a, scored.person_b))
+    parts = [(half_a == half) & (half_b == half) for half in (0, 1)]
+    sides = [(scored.score[part & scored.same], scored.score[part & ~scored.same]) for part in parts]
+    if not all(len(kind) for side in sides for kind in side):
+        return None
+    costs = []
+    for here, there in (sides, sides[::-1]):
+        fitted = calibrate(*there)
+        costs.append((cllr(fitted.llr(here[0]), fitted.llr(here[1])), min_cllr(*here)))
+    whole = calibrate(scored.genuine, scored.impostor)
+    return {
+        "value": float(np.mean([cost for cost, _ in costs])),
+        "least": float(np.mean([least for _, least in costs])),
+        "slope": whole.slope,
+        "offset": whole.offset,
+    }
+
+
 def _rates(curve: Roc) -> Floats:
     """EER, AUROC, TPRs, detection costs."""
     return np.array([curve.eer, curve.area, *map(curve.tpr_at, FPRS), *map(curve.min_dcf, P_TARGETS)])
 
 
 def _identification(measured: Measured, bootstrap: int, rng: Stream) -> Plain | None:
-    """Rank-1 and P@k of each sample among all templates; the templates stay in every replicate."""
+    """Rank-k and P@k of each sample among all templates; the templates stay in every replicate."""
     rank: Plain = {}
+    within: Plain = {}
     found = measured.precision
     if found is None:
         if measured.place is None:
@@ -95,12 +135,13 @@ def _identification(measured: Measured, bootstrap: int, rng: Stream) -> Plain | 
         place_S, person_S = measured.place
         templates = len(np.unique(measured.scored.person_a))
         found = precision(place_S, len(place_S), [k for k in KS if k <= templates])
+        within = {f"rank_{k}": float((place_S < k).mean()) for k in KS[1:] if k <= templates}
         rank = {"low": None, "high": None}
         if bootstrap:
             first = (place_S == 0).astype(np.float64)
             drawn = mean_replicates(first, person_S, bootstrap, rng(f"rank/{measured.name}"))
             rank["low"], rank["high"] = interval(drawn)
-    return {"rank_1": {"value": found[1], **rank}, **{f"p@{k}": value for k, value in found.items()}}
+    return {"rank_1": {"value": found[1], **rank}, **within, **{f"p@{k}": value for k, value in found.items()}}
 
 
 def fold_figures(scored: Scored, fold_T: Ints) -> Plain:

@@ -88,10 +88,8 @@ def evaluation_remarks(result: Plain) -> list[str]:
             for at, value in protocol["tpr_at_fpr"].items()
             if "refused" in value
         ]
-        ranked = protocol["identification"] or {}
-        precision = [f"P@{key[2:]} {percent(value)} %" for key, value in ranked.items() if key.startswith("p@")]
-        if len(precision) > 1:
-            said.append(f"{protocol['name']}: {', '.join(precision)}")
+        said += _ranked(protocol)
+        said += _calibrated(protocol)
         if protocol["folds"] is not None:
             folds = protocol["folds"]
             said.append(
@@ -111,6 +109,36 @@ def evaluation_remarks(result: Plain) -> list[str]:
         )
     said += [f"{skipped['name']}: not measured, {skipped['why']}" for skipped in result["skipped"]]
     return [*said, *(f"note: {note}" for note in result["notes"])]
+
+
+def _ranked(protocol: Plain) -> list[str]:
+    """Identification: the share of samples whose own template is among the k best, and P@k where that is another."""
+    ranked = protocol["identification"] or {}
+    within = [
+        f"rank-{key[5:]} {percent(value)} %"
+        for key, value in ranked.items()
+        if key.startswith("rank_") and key != "rank_1"
+    ]
+    precision = [f"P@{key[2:]} {percent(value)} %" for key, value in ranked.items() if key.startswith("p@")]
+    if within:
+        within = [f"rank-1 {percent(ranked['rank_1']['value'])} %", *within]
+        return [f"{protocol['name']}: own template among the k best: {', '.join(within)}"]
+    if len(precision) > 1:
+        return [f"{protocol['name']}: share of the k best that are right: {', '.join(precision)}"]
+    return []
+
+
+def _calibrated(protocol: Plain) -> list[str]:
+    """The thresholds of the figures, and what calibrated scores cost."""
+    limits = [f"FPR {_rate(at)}: {value:.4f}" for at, value in protocol.get("thresholds", {}).items()]
+    said = [f"{protocol['name']}: thresholds: equal errors: {protocol['eer']['threshold']:.4f}, {', '.join(limits)}"]
+    found = protocol.get("cllr")
+    if found is not None:
+        said.append(
+            f"{protocol['name']}: Cllr {found['value']:.3f} bits, at least {found['least']:.3f}; log-likelihood ratio "
+            f"= {found['slope']:.3f} score {'+' if found['offset'] >= 0 else '-'} {abs(found['offset']):.3f}"
+        )
+    return said
 
 
 def with_interval(figure: Plain, digits: int, scale: float = 100.0) -> str:

@@ -88,14 +88,14 @@ def test_a_photo_is_turned_upright(tmp_path):
 def test_what_is_no_image(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"junk")
-    refused(path, GREY, r"not an image \(JPEG or PNG\)")
+    refused(path, GREY, r"not an image \(JPEG, PNG, BMP, PPM or WEBP\)")
     path.write_bytes(b"")
     refused(path, GREY, "empty file")
     Image.fromarray(pixels(4, 5)).save(tmp_path / "b.png")
     path.write_bytes((tmp_path / "b.png").read_bytes()[:60])
     refused(path, GREY, "cannot be decoded")
     Image.fromarray(pixels(4, 5)).save(path, format="GIF")
-    refused(path, GREY, r"not an image \(JPEG or PNG\)")
+    refused(path, GREY, r"not an image \(JPEG, PNG, BMP, PPM or WEBP\)")
     refused(tmp_path / "b.png", TABLE, "an image, the model takes float32 of shape 6")
     refused(tmp_path / "b.png", SOUND, "an image, the model takes int16")
 
@@ -246,7 +246,7 @@ def test_folders_and_names_that_do_not_fit(tmp_path):
     refused(tmp_path, GREY, "no files")
     refused(tmp_path / "nowhere.png", GREY, "no such file")
     (tmp_path / "notes.txt").write_text("x")
-    refused(tmp_path / "notes.txt", GREY, "not a sample by its name; expected .png")
+    refused(tmp_path / "notes.txt", GREY, "not a sample by its name; expected .jpg")
     (tmp_path / "notes.txt").unlink()
     (tmp_path / "deeper").mkdir()
     with pytest.raises(SelfsameError, match="deeper: expected a file"):
@@ -286,3 +286,48 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path, kind, wanted, d
         assert "\n" not in str(fault)
     else:
         assert all(x.shape == wanted.shape and x.dtype == wanted.dtype for x in found)
+
+
+@pytest.mark.parametrize("ending", ["png", "bmp", "pgm", "ppm", "webp"])
+def test_every_kind_of_picture_that_training_reads(tmp_path, ending):
+    """A network trained on them refused these files."""
+    from selfsame.data.formats.pictures import ENDINGS, decode_image
+
+    grey = pixels(8, 8)
+    Image.fromarray(grey).convert("RGB" if ending in ("ppm", "webp") else "L").save(
+        tmp_path / f"a.{ending}", **({"lossless": True} if ending == "webp" else {})
+    )
+    (found,) = read_samples([tmp_path / f"a.{ending}"], card((1, 8, 8)))
+    assert found.tolist() == decode_image(tmp_path / f"a.{ending}", 8, True).tolist() == [grey.tolist()]
+    assert f".{ending}" in ENDINGS
+
+
+NAMED = Card(
+    FORMAT, "0.1", "fedhide", "t", (3,), "float32", *DTYPES["float32"], 8, "unit", "cosine", 0, "0" * 64, "float32",
+    columns=("x", "y", "z"),
+)  # fmt: skip
+
+
+@given(st.permutations(["x", "y", "z", "user", "note"]))
+def test_columns_go_by_their_names(tmp_path_factory, order):
+    """In another order they were scored as if they were in the first."""
+    file = tmp_path_factory.mktemp("t") / "a.csv"
+    value = {"x": "1", "y": "2.5", "z": "-3", "user": "7", "note": "9"}
+    file.write_text(",".join(order) + "\n" + ",".join(value[name] for name in order) + "\n")
+    assert [one.tolist() for one in read_samples([file], NAMED)] == [[1, 2.5, -3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2,3\n", "line 1: expected the names of the columns, by which the model takes them: x, y, z"),
+        ("x,y\n1,2\n", "line 1: no column 'z', the model was trained with 3"),
+        ("x,y,z,z\n1,2,3,4\n", "more than one column 'z'"),
+        ("y,z,x\n1,2\n", "line 2: 2 cells, the header has more"),
+        ("y,z,x\n1,2,a\n", "line 2: cell 1 is not a finite number"),
+        ("y,z,x\n", "holds no row"),
+    ],
+)
+def test_columns_that_do_not_fit(tmp_path, text, message):
+    (tmp_path / "a.csv").write_text(text)
+    refused(tmp_path / "a.csv", NAMED, message)

@@ -69,7 +69,7 @@ def test_warm_up_takes_the_ith_smallest(n, q, i):
     scores = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
     found = warm_up(scores, q)
     assert found.value == i
-    assert (found.rule, found.promised_tpr, found.samples, found.guaranteed) == ("warm-up", q, n, False)
+    assert (found.rule, found.promised_tpr, found.samples, found.guaranteed) == ("tpr", q, n, False)
     assert found.confidence == pytest.approx(kept_chance(i, n, q))
 
 
@@ -362,7 +362,7 @@ def test_common_says_when_impostors_are_too_few():
 def test_every_rule_says_its_name():
     genuine, impostor = np.linspace(0.5, 0.9, 40), np.linspace(0, 0.6, 100)
     rules = {
-        "warm-up": warm_up(genuine, 0.8),
+        "tpr": warm_up(genuine, 0.8),
         "bounded": bounded(genuine, 0.8, 0.9),
         "balanced": balanced(genuine, impostor),
         "common-eer": common(genuine, impostor),

@@ -135,8 +135,10 @@ def test_a_vector_that_training_left(verifier):
 
 def test_more_warm_up_later(verifier):
     samples = people(45)
-    verifier.enrol("ann", samples[:10], Rule("bounded", 0.9, 0.95))
-    now = verifier.add_warm_up("ann", samples[10:])
+    with pytest.raises(SelfsameError, match="takes 29 warm-up samples, got 5; give more"):
+        verifier.enrol("ann", samples[:10], Rule("bounded", 0.9, 0.95))
+    verifier.enrol("ann", samples[:35], Rule("bounded", 0.9, 0.95), warm_up=30)
+    now = verifier.add_warm_up("ann", samples[35:]).threshold
     assert (now.rule, now.samples, now.guaranteed) == ("bounded", 40, True)
     other = Verifier(verifier.model, Vault(verifier.vault.folder.parent / "other", lambda: "quite another one", CHEAP))
     at_once = other.enrol("ann", samples, Rule("bounded", 0.9, 0.95), warm_up=40)
@@ -190,7 +192,7 @@ def test_a_write_that_fails_leaves_the_old_enrolment(verifier, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"name": "best"}, "--rule: expected warm-up, bounded, fixed"),
+        ({"name": "best"}, "--rule: expected tpr, bounded, fpr, balanced, paper, fixed"),
         ({"tpr": 0.0}, "--tpr"),
         ({"tpr": 1.5}, "--tpr"),
         ({"tpr": math.nan}, "--tpr"),

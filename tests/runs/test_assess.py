@@ -133,7 +133,10 @@ def test_rates_that_the_trials_cannot_support_are_refused(result):
     assert "needs 100,000 impostor trials, there are" in test["tpr_at_fpr"]["0.0001"]["refused"]
     assert any("test samples: TPR at FPR 0.01 % needs 100,000" in line for line in evaluation_remarks(result))
     assert test["min_dcf"].keys() == {"0.01", "0.05"}
-    assert any(line.startswith("test samples: P@1 ") and "P@5" in line for line in evaluation_remarks(result))
+    assert any(
+        line.startswith("test samples: own template among the k best: rank-1 ") and "rank-5" in line
+        for line in evaluation_remarks(result)
+    )
 
 
 def test_nothing_in_the_folder_changes(run):

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from selfsame.device.pictures import ENDINGS, FORMATS
 from selfsame.errors import SelfsameError, one_line
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
-_FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")
+__all__ = ["ENDINGS", "decode_image"]
+
 _MOST_PIXELS = 100_000_000
 
 
@@ -21,7 +22,7 @@ def decode_image(path: Path, size: int, grey: bool) -> NDArray[np.uint8]:
     try:
         if path.stat().st_size == 0:
             raise SelfsameError("empty file")
-        with Image.open(path, formats=_FORMATS) as image:
+        with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise SelfsameError(f"{image.width}x{image.height} pixels are too many")
             mode = "L" if grey else "RGB"
