@@ -86,6 +86,13 @@ def test_what_enrol_says_and_refuses(call, here):
     assert code == 0 and "by 12 samples of others" in out
 
 
+def test_one_default_limit():
+    from selfsame.commands import enrol
+    from selfsame.device import rules
+
+    assert enrol.MOST_FPR == rules.MOST_FPR
+
+
 def test_a_folder_each_an_attempt(enrolled):
     code, out, _ = enrolled("verify", "model.onnx", "ann", "ann", "bob/00.png", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
