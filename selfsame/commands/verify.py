@@ -100,16 +100,23 @@ class Desk:
 
     def attempt(self, user: str, samples: Sequence[Raw]) -> Verdict:
         """One decision, counted before anything is computed, so that one that is broken off counts."""
+        self.begin(user)
+        return self.decide(user, samples)
+
+    def begin(self, user: str) -> None:
         import time
 
         self.attempts.begin(user, time.time())
+
+    def decide(self, user: str, samples: Sequence[Raw]) -> Verdict:
         verdict = self.open(user).verify_together(samples)
         if verdict.accepted and not self.shown:
             self.attempts.forget(user)
         return verdict
 
     def open(self, user: str) -> Unlocked:
-        if user not in self.opened:
+        """The user's enrolment, opened again where it has changed."""
+        if user not in self.opened or self.opened[user].mark != self.device.vault.mark(user):
             self.opened[user] = self.device.unlock(user)
         return self.opened[user]
 
@@ -182,12 +189,15 @@ def _serve(desk: Desk, user: str, lines: Iterable[str], resize: bool) -> None:
             raw = read_samples([Path(path)], card, resize)
             if len(raw) != 1:
                 raise SelfsameError(f"{path}: holds {len(raw)} samples, one is verified at a time")
-            record = _record((user, path, raw), desk.attempt(user, raw), desk.shown)
+            if not desk.device.vault.holds(user):
+                break
+            desk.begin(user)
         except SelfsameError as error:
-            if not desk.device.vault.holds(user) or (user not in desk.opened and "cannot be opened" in str(error)):
-                raise
-            record = {"user": user, "sample": path[:_LONGEST_LINE], "error": str(error)}
-        print(json.dumps(record), flush=True)
+            print(json.dumps({"user": user, "sample": path[:_LONGEST_LINE], "error": str(error)}), flush=True)
+            continue
+        print(json.dumps(_record((user, path, raw), desk.decide(user, raw), desk.shown)), flush=True)
+    if not desk.device.vault.holds(user):
+        raise SelfsameError(f"{user}: is not enrolled in {desk.device.vault.folder}")
 
 
 def _record(trial: Trial, verdict: Verdict, score: bool) -> dict[str, Any]:

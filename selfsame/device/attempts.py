@@ -25,8 +25,11 @@ class Attempts:
 
     vault: Vault
 
-    def begin(self, user: str, now: float) -> None:
-        """Count an attempt as a failed one, or refuse it; `now` in seconds. `forget` follows where it succeeds."""
+    def begin(self, user: str, now: float) -> tuple[int, float]:
+        """Count an attempt as a failed one, or refuse it; `now` in seconds. `forget` follows where it succeeds.
+
+        Gives the count as it was before: how many had failed, and when the last one began.
+        """
         if not self.vault.holds(user):
             raise SelfsameError(f"{user}: is not enrolled in {self.vault.folder}")
         with locked(self.vault.folder / _LOCK):
@@ -40,15 +43,18 @@ class Attempts:
             if 0 < left <= LONGEST_WAIT:  # a longer one was noted by a clock that has been set back since
                 raise SelfsameError(f"{user}: {failed} attempts in a row have failed; wait {left:.0f} s")
             write_json(self._path(user), {"failed": failed + 1, "last": now}, private=True)
+            return failed, last
 
-    def take_back(self, user: str) -> None:
-        """Count the last attempt as none: it was another user's, and its outcome says nothing of this one."""
+    def take_back(self, user: str, before: tuple[int, float]) -> None:
+        """Count the last attempt as none: it was another user's, or none was made. A count that went on stays."""
+        failed, last = before
         with locked(self.vault.folder / _LOCK):
-            failed, last = self._read(user)
-            if failed <= 1:
+            if self._read(user)[0] != failed + 1:
+                return
+            if failed:
+                write_json(self._path(user), {"failed": failed, "last": last}, private=True)
+            else:
                 self.forget(user)
-            elif failed < MOST:  # a count that cannot be read stays as it is
-                write_json(self._path(user), {"failed": failed - 1, "last": last}, private=True)
 
     def forget(self, user: str) -> None:
         """Begin to count anew."""

@@ -40,8 +40,7 @@ def identified(
         raise SelfsameError("--user: a name stands twice")
     if fpr is not None and not 0 < fpr < 1:
         raise SelfsameError(f"--fpr: expected a share between 0 and 1, got {fpr}")
-    for user in among:
-        attempts.begin(user, now)
+    before = _begun(attempts, among, now)
     opened = [_opened(device, user) for user in among]
     limits = [_limit(one, len(samples), None if fpr is None else fpr / len(among)) for one in opened]
     margins = [one.verify_together(samples).score - limit for one, limit in zip(opened, limits, strict=True)]
@@ -54,8 +53,21 @@ def identified(
         if number == best:
             attempts.forget(user)
         else:
-            attempts.take_back(user)
+            attempts.take_back(user, before[user])
     return Recognised(among[best], len(among), strangers)
+
+
+def _begun(attempts: Attempts, among: Sequence[str], now: float) -> dict[str, tuple[int, float]]:
+    """Count an attempt at everybody, or at nobody where one of them must wait."""
+    before: dict[str, tuple[int, float]] = {}
+    for user in among:
+        try:
+            before[user] = attempts.begin(user, now)
+        except SelfsameError:
+            for other, count in before.items():
+                attempts.take_back(other, count)
+            raise
+    return before
 
 
 def _opened(device: Verifier, user: str) -> Unlocked:

@@ -86,6 +86,13 @@ def test_what_enrol_says_and_refuses(call, here):
     assert code == 0 and "by 12 samples of others" in out
 
 
+def test_one_default_limit():
+    from selfsame.commands import enrol
+    from selfsame.device import rules
+
+    assert enrol.MOST_FPR == rules.MOST_FPR
+
+
 def test_a_folder_each_an_attempt(enrolled):
     code, out, _ = enrolled("verify", "model.onnx", "ann", "ann", "bob/00.png", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -154,6 +161,8 @@ def test_a_server_on_standard_input(enrolled, monkeypatch):
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line.get("accepted") for line in lines] == [False] * 5 + [None] * 2
     assert "wait" in lines[-1]["error"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("zoe.png\n"))
+    assert enrolled("verify", "model.onnx", "zoe", "--serve")[0] == 2
     monkeypatch.setattr("sys.stdin", io.StringIO("bob/00.png\n"))
     monkeypatch.setenv("SELFSAME_PASSPHRASE", "quite another one")
     refused(enrolled("verify", "model.onnx", "bob", "--serve"), "cannot be opened")
@@ -173,7 +182,8 @@ def test_identify(enrolled):
     assert code == 1 and counts() == {"bob": 2}
     assert enrolled("identify", "model.onnx", "ann/00.png", "--fpr", "0.2")[0] in (0, 1)
     refused(enrolled("identify", "model.onnx", "ann/00.png", "--fpr", "0"), "--fpr: expected")
-    refused(enrolled("identify", "model.onnx", "ann/00.png", "--user", "zoe"), "zoe: is not enrolled")
+    refused(enrolled("identify", "model.onnx", "ann/00.png", "--user", "ann", "--user", "zoe"), "zoe: is not enrolled")
+    assert "ann" not in counts()  # nobody was tried
     refused(enrolled("identify", "model.onnx", "ann/00.png", "--user", "ann", "--user", "ann"), "twice")
 
 
@@ -187,12 +197,18 @@ def test_identify_is_no_way_around_the_limit(enrolled):
 def test_taking_back_is_for_one_attempt(here):
     attempts = Attempts(vault.Vault(here / "store", lambda: "open, sesame, now"))
     attempts.vault.write("ann", "ab" * 32, b"text")
-    for now in (1.0, 2.0, 3.0):
-        attempts.begin("ann", now)
-    attempts.take_back("ann")
-    assert attempts._read("ann") == (2, 3.0)
+    before = [attempts.begin("ann", now) for now in (1.0, 2.0, 3.0)]
+    assert before == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    attempts.take_back("ann", before[2])
+    assert attempts._read("ann") == (2, 2.0)
+    attempts.take_back("ann", before[2])  # once only
+    assert attempts._read("ann") == (2, 2.0)
+    attempts.take_back("ann", before[1])
+    attempts.take_back("ann", before[0])
+    assert not attempts._path("ann").exists()
+    attempts.begin("ann", 4.0)
     attempts._path("ann").write_text("broken")
-    attempts.take_back("ann")
+    attempts.take_back("ann", (0, 0.0))
     assert attempts._read("ann")[0] == 50
 
 

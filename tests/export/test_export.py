@@ -343,3 +343,47 @@ def test_the_metadata_is_the_card(folder):
     assert entry.key == "selfsame"
     assert json.loads(entry.value)["digest"] == open_model(folder / "model.onnx").card.digest
     assert not any(tensor.external_data for tensor in model.graph.initializer)
+
+
+def test_the_card_knows_strangers_and_nobody(folder):
+    """Statistics of six unseen people and of fourteen trained vectors; none on the commit before."""
+    card = open_model(folder / "model.onnx").card
+    kinds = {(one.kind, one.template, one.together) for one in card.cohort}
+    assert {("enrolled", 1, 1), ("enrolled", 5, 1), ("enrolled", 15, 3), ("trained", 0, 1)} <= kinds
+    trained = next(one for one in card.cohort if (one.kind, one.together) == ("trained", 1))
+    run = read_run(folder)
+    federation, method = run.problem.federation, run.problem.method
+    templates = run.truth()
+    emb = run.embed(federation.unseen.x)
+    score_SC = method.score(emb, templates)
+    assert (trained.owners, trained.who) == (14, "people the network has never seen")
+    for rate, limit in zip(trained.rate, trained.pooled):  # of some hundred samples of each
+        assert float((score_SC > limit).float().mean()) == pytest.approx(rate, abs=0.03)
+
+
+def test_a_client_by_name(folder):
+    from selfsame.export.from_run import client_vector
+
+    run = read_run(folder)
+    raw = [run.problem.federation.test.x[0].numpy()]
+    names = run.problem.federation.class_names
+    opened = open_model(folder / "model.onnx")
+    if names:
+        one, two = (client_vector(folder, which, opened, raw) for which in (names[3], 3))
+        assert one.tolist() == two.tolist()
+    with pytest.raises(SelfsameError, match=r"--client: the run has clients 0 to 13.*, got zoe"):
+        client_vector(folder, "zoe", opened, raw)
+
+
+def test_the_card_of_a_table_names_its_columns(tmp_path):
+    from selfsame.data import load
+
+    lines = ["height,user,width", *(f"{n % 7},{'ann' if n % 2 else 'bob'},{n % 5}" for n in range(40))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    fed = load("table", tmp_path / "t.csv", test=2, unseen_samples=0, held_out=0)
+    card = describe(make("fedaws", {}), fed, build("mlp", fed.shape, 4), 4)
+    assert card.columns == ("height", "width")
+    from selfsame.device.samples import read_samples
+
+    (tmp_path / "one.csv").write_text("width,user,height\n4,ann,6\n")
+    assert [one.tolist() for one in read_samples([tmp_path / "one.csv"], card)] == [[6, 4]]
