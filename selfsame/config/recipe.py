@@ -46,12 +46,12 @@ class RunPart:
     seed: int = 0
     eval_every: int = 0  # 0: ten times a run
     checkpoint_every: int = 0  # 0: at every evaluation
-    patience: int = 0  # evaluations without a better EER on validation samples, after which training ends; 0: any
     engine: str = "auto"
     device: str = "auto"
     precision: str = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
     compile: str = "auto"  # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
+    patience: int = 0  # evaluations without a better EER on validation samples, after which training ends; 0: any
 
     def __post_init__(self) -> None:
         _least("run", self, rounds=1, eval_every=0, checkpoint_every=0, patience=0)

@@ -159,8 +159,9 @@ def _lines(run: Run, label: str, place: Console, pace: Pace) -> Tick:
             figures[0] = f", {described(record)}"
         told()
         since, more = pace.clock() - last[0], (pace.done - last[1]) / pace.total
-        ended = rounds > 0 and pace.done >= pace.total
-        if ended or since >= _SELDOM or (more >= _SHARE and since >= _OFTEN):
+        ended = pace.done >= pace.total
+        due = since >= _SELDOM or (more >= _SHARE and since >= _OFTEN)
+        if record is not None if ended else due:  # the last look comes after the last round
             last[:] = [pace.clock(), float(pace.done)]
             left = "" if pace.left is None or ended else f", about {span_words(pace.left)} left"
             share = f"{100 * pace.done // pace.total} %"

@@ -170,6 +170,7 @@ RANGES = [
     ("run.rounds", [0, -1]),
     ("run.eval_every", [-1]),
     ("run.checkpoint_every", [-1]),
+    ("run.patience", [-1]),
     ("run.engine", ["fast", ""]),
     ("run.precision", ["float16"]),
     ("run.compile", ["yes"]),
