@@ -283,6 +283,7 @@ def _told(done: Enrolled) -> str:
         f"threshold {threshold.value:.4f} ({origin}){note}\n"
         f"  expected: the owner's samples refused {refused}\n"
         f"  expected: strangers' samples let in {strangers}"
+        + "".join(f"\n  doubtful: {doubt}: are the samples all of one person?" for doubt in done.doubts)
     )
 
 

@@ -17,6 +17,7 @@ from selfsame.errors import SelfsameError
 Floats = NDArray[np.float64]
 
 RULES = ("tpr", "bounded", "fpr", "balanced", "paper", "fixed")
+SURE_OWNERS = 19  # of a cohort that honest samples are refused by once in twenty times
 MOST_FPR = 0.1  # strangers that may be expected to be let in, unless the user says more
 _OLD_NAMES = {"warm-up": "tpr"}
 _MOST_MEANS = 2000
@@ -169,15 +170,24 @@ def check(value: float, score: str, expected: Expected, most_fpr: float) -> None
         )
 
 
-def check_one_person(own: Sequence[float], strangers: Strangers | None, what: str) -> None:
-    """Refuse scores that strangers would have: more of them under the line than any owner of the cohort had."""
+def check_one_person(own: Sequence[float], strangers: Strangers | None, what: str) -> str:
+    """Refuse scores that strangers would have: more of them under the line than any owner of the cohort had.
+
+    An honest new owner has more than all of O others with a chance of 1 / (O + 1). Where that is above one in twenty,
+    nothing is refused: what is odd is the answer, in words.
+    """
     found = None if strangers is None else strangers.alike(own)
-    if strangers is not None and found is not None and found[0] > found[1]:
-        raise SelfsameError(
-            f"samples: {percent(found[0])} of {what} score as strangers do (below {strangers.even:.4f}), of "
-            f"{strangers.owners} owners nobody had more than {percent(found[1])}: are they all of one person, and of "
-            "the right one? --mixed takes them all the same"
-        )
+    if strangers is None or found is None or found[0] <= found[1]:
+        return ""
+    odd = (
+        f"{percent(found[0])} of {what} score as strangers do (below {strangers.even:.4f}), of {strangers.owners} owners "
+        f"nobody had more than {percent(found[1])}"
+    )
+    if strangers.owners < SURE_OWNERS:
+        return odd
+    raise SelfsameError(
+        f"samples: {odd}: are they all of one person, and of the right one? --mixed takes them all the same"
+    )
 
 
 def percent(share: float) -> str:

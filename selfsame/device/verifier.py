@@ -70,6 +70,7 @@ class Enrolled:
     template_samples: int  # 0: the vector was there before
     threshold: Threshold
     expected: Expected
+    doubts: tuple[str, ...] = ()  # what about the samples is odd
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,15 @@ class Verifier:
         scores = self._scores(emb_SD[split:], template_D)
         other = self._scores(self._embed(others), template_D)
         made_from = split if vector is None else 0
-        if not mixed:
-            self._check_one_person(emb_SD, scores, made_from)
+        doubts = () if mixed else self._doubts(emb_SD, scores, made_from)
         enrolment = Enrolment(template_D, scores, rule, 0.0, made_from, other)
-        threshold, expected = self._judged(enrolment, most_fpr)
+        try:
+            threshold, expected = self._judged(enrolment, most_fpr)
+        except SelfsameError as fault:
+            more = f"; {doubts[0]}: are they all of one person?" if doubts else ""
+            raise SelfsameError(f"{fault}{more}") from None
         kept = replace(enrolment, threshold=float(threshold.value))
-        return Enrolled(made_from, threshold, expected), kept
+        return Enrolled(made_from, threshold, expected, doubts), kept
 
     def keep(self, user: str, enrolment: Enrolment, *, replacing: bool = False) -> None:
         """Seal a prepared enrolment."""
@@ -237,14 +241,16 @@ class Verifier:
         check(threshold.value, self.model.card.score, expected, most_fpr)
         return threshold, expected
 
-    def _check_one_person(self, emb_SD: Vector, scores: Sequence[float], made_from: int) -> None:
-        """Refuse samples that fit neither each other nor the template as those of one person do."""
+    def _doubts(self, emb_SD: Vector, scores: Sequence[float], made_from: int) -> tuple[str, ...]:
+        """Refuse samples that fit neither each other nor the template as those of one person do, or doubt them."""
+        found = []
         pairs = find(self.model.card.cohort, "enrolled", 1)
         if pairs is not None and pairs.template == 1 and len(emb_SD) > 1:
             few_SD = emb_SD[np.linspace(0, len(emb_SD) - 1, min(len(emb_SD), _MOST_PAIRED)).astype(int)]
             square = np.array([self._scores(few_SD, template(self.model.card, one_D[None])) for one_D in few_SD])
-            check_one_person(upper(square).tolist(), pairs, "their pairs")
-        check_one_person(scores, self.strangers(made_from), "their scores against the template")
+            found.append(check_one_person(upper(square).tolist(), pairs, "their pairs"))
+        found.append(check_one_person(scores, self.strangers(made_from), "their scores against the template"))
+        return tuple(filter(None, found))
 
     def revoke(self, user: str) -> None:
         """Destroy a user's enrolment; a copy of it that comes back does not open."""

@@ -262,6 +262,21 @@ def test_samples_of_two_people(verifier):
     verifier.enrol("both", [*one[:5], *two[:5]], mixed=True, most_fpr=1.0)
 
 
+def test_a_small_cohort_doubts_and_does_not_refuse(tmp_path):
+    """Of 18 owners one honest newcomer in nineteen has more than all: too many to turn away."""
+    two = [*somebody(99, 10)[:5], *somebody(7, 10)[:5]]
+    for owners, sure in ((18, False), (19, True)):
+        few = tuple(replace(one, owners=owners) for one in COHORT)
+        vault = Vault(tmp_path / str(owners), lambda: "open, sesame, now", ScryptWork(10, 1, 1))
+        verifier = Verifier(Plain(replace(CARD, cohort=few)), vault)
+        if sure:
+            refused(verifier, "are they all of one person", two)
+        else:
+            done = verifier.enrol("both", two, most_fpr=1.0)
+            assert done.doubts and all("score as strangers do" in doubt for doubt in done.doubts)
+            assert not verifier.enrol("eve", list(somebody(99, 10))).doubts
+
+
 def test_somebody_elses_vector(tmp_path):
     vectors = [np.mean(part, 0) for part in PEOPLE]
     left = trained_cohort(cosines, vectors, PEOPLE, None, "strangers")
