@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from selfsame.commands.options import Base, Data, Out, Quiet, Seed, Settings, TrustCode, given_tables
+from selfsame.commands.options import Base, Data, Out, PathTo, Quiet, Seed, Settings, TrustCode, given_tables
+from selfsame.commands.progress import tell
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 from selfsame.files import private_folder, write
 
 if TYPE_CHECKING:
     from selfsame.config.recipe import Recipe
-    from selfsame.deploy.flower.terms import Serving
+    from selfsame.deploy.flower.terms import SampleForm, Serving
 
 app = typer.Typer(
     help="Run a federation of real processes over Flower: on this machine to try it, or make keys for several hosts.",
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_MOST_NODES = 12  # that are started where nobody says how many: each is a process or two
 _WELL = ("taken", "registered", "complete", "unmasked")  # what is counted and no reason to worry
 
 Hosts = Annotated[list[str], typer.Option("--host", help="Name or address by which devices reach the server.")]
@@ -35,12 +37,16 @@ Helpers = Annotated[list[str] | None, typer.Option("--helper", help="Name of a h
 
 @app.command(short_help="Start a federation on loopback, run it, take it down again.")
 def up(
-    nodes: Annotated[int, typer.Option(help="SuperNodes, each with the samples of one client.")] = 4,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="SuperNodes, each with the samples of one client.", show_default="4, or one per person"),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="Method; `selfsame methods` lists them.", show_default="fedhide, or the recipe's"),
     ] = None,
     data: Data = None,
+    path: PathTo = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds.", show_default="2, or the recipe's")] = None,
     seed: Seed = None,
     settings: Settings = None,
@@ -66,24 +72,29 @@ def up(
     out: Out = None,
     quiet: Quiet = False,
 ) -> None:
-    """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again."""
-    from selfsame.config.presets import make_recipe
+    """Start a SuperLink and SuperNodes on loopback with TLS and keys, run a federation, take all of it down again.
+
+    With --data imagefolder --path FOLDER each node has one person's folder of FOLDER, and nobody else reads it.
+    """
     from selfsame.config.recipe import to_toml
     from selfsame.deploy.aggregation.sum_terms import ENCLAVE
     from selfsame.deploy.flower.cluster import REGISTER, helper_names
     from selfsame.deploy.flower.terms import FILE, Serving
     from selfsame.methods import method_class
+    from selfsame.runs.beginning import recipe_for
     from selfsame.runs.claim import vacant
     from selfsame.runs.run import new_folder
 
     _flower()
     method = method or _named(recipe) or "fedhide"
     few = 2 if recipe is None else None  # each takes seconds, and presets have hundreds
-    given = given_tables(data, rounds=few if rounds is None else rounds, seed=seed, device="cpu")
-    made = make_recipe(method, recipe, given, settings or [])
+    given = given_tables(data, path, rounds=few if rounds is None else rounds, seed=seed, device="cpu")
+    made, chosen = recipe_for(method, recipe, given, settings or [])
     if not method_class(method).federated:
         raise SelfsameError(f"{method}: trains on each device alone; there is nothing to send")
-    _fits(made, nodes)
+    tell(chosen, quiet)
+    people = _people(made)
+    nodes = _fitting(made, people, nodes)
     made = replace(made, cohort=replace(made.cohort, size=min(made.cohort.size or nodes, nodes)))
     folder = out or new_folder(f"cluster-{short_name(method)}-{made.data.name}")
     vacant(folder)
@@ -93,7 +104,7 @@ def up(
     keys = folder.resolve() / "keys"
     serving = Serving(
         nodes=nodes, answer_wait=wait, embedding_wait=wait, transport=transport,
-        seeded=seeded, aggregation=aggregation,
+        seeded=seeded, aggregation=aggregation, samples=_form(made, nodes) if people else None,
         helpers=tuple(str(keys / f"{name}.helper") for name in helper_names(helpers)),
     )  # fmt: skip
     if enclave_helper:
@@ -234,16 +245,51 @@ def _sums(recipe: Recipe, aggregation: str | None, helpers: int | None, seeded: 
     return aggregation, 1 if helpers is None else helpers
 
 
-def _fits(recipe: Recipe, nodes: int) -> None:
-    """Whether the nodes' samples can be named without files."""
-    from selfsame.data import DATASETS, load
+def _people(recipe: Recipe) -> list[Path]:
+    """The folders of the people whose files these are; none where every node makes its own samples."""
+    from selfsame.data import DATASETS
+    from selfsame.data.formats.pictures import ENDINGS
+    from selfsame.data.listing import list_files, subfolders
 
-    if recipe.data.name in DATASETS and DATASETS[recipe.data.name].needs_path:
+    name = recipe.data.name
+    if name not in DATASETS or not DATASETS[name].needs_path:
+        return []
+    if name != "imagefolder":
         free = ", ".join(name for name, entry in DATASETS.items() if not entry.needs_path)
-        raise SelfsameError(f"cluster up: {recipe.data.name} lies in files; here every node makes its own: {free}")
-    most = load(recipe.data.name, None, **recipe.data.options).clients
+        raise SelfsameError(
+            f"cluster up: {name} lies in files; nodes take imagefolder, a folder each, or make their own: {free}"
+        )
+    if not recipe.data.path:
+        raise SelfsameError("cluster up: imagefolder lies in files; say where with --path")
+    root = Path(recipe.data.path).expanduser().resolve()
+    if not root.is_dir():
+        raise SelfsameError(f"{root}: no such folder")
+    folders = subfolders(root)
+    count = list_files(root, folders, folders, "an image", ENDINGS).count_P.tolist()
+    return [root / folder for folder, number in zip(folders, count, strict=True) if number]
+
+
+def _fitting(recipe: Recipe, people: list[Path], nodes: int | None) -> int:
+    """How many nodes there are, if the samples are enough for them."""
+    from selfsame.data import load
+
+    most = len(people) if recipe.data.path else load(recipe.data.name, None, **recipe.data.options).clients
+    nodes = nodes or (min(len(people), _MOST_NODES) if people else 4)
     if not 2 <= nodes <= most:
-        raise SelfsameError(f"--nodes {nodes}: expected 2 to {most}, the clients of {recipe.data.name}")
+        whose = "people with pictures in the folder" if recipe.data.path else f"clients of {recipe.data.name}"
+        raise SelfsameError(f"--nodes {nodes}: expected 2 to {most}, the {whose}")
+    return nodes
+
+
+def _form(recipe: Recipe, nodes: int) -> SampleForm:
+    """What the server knows of pictures that it never sees; brightness is scaled the same way for everybody."""
+    from selfsame.data import DATASETS
+    from selfsame.deploy.flower.terms import SampleForm
+
+    options = {**DATASETS[recipe.data.name].options, **recipe.data.options}
+    colours = 1 if options["grey"] else 3
+    shape = (colours, options["size"], options["size"])
+    return SampleForm(shape, "uint8", nodes, nodes, (0.5,) * colours, (0.25,) * colours)
 
 
 def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
@@ -255,7 +301,9 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     from selfsame.deploy.flower.cluster import Cluster
     from selfsame.deploy.flower.watch import Watch
 
-    samples = [f"{recipe.data.name}:{number}" for number in range(serving.nodes)]
+    people = _people(recipe)
+    samples = [str(place) for place in people] or [f"{recipe.data.name}:{number}" for number in range(serving.nodes)]
+    samples = samples[: serving.nodes]
     columns = (
         TextColumn("{task.description:18s}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("{task.fields[now]}"),
@@ -279,10 +327,10 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    _table(watch.records(), folder)
+    _table(watch.records(), folder, bool(people))
 
 
-def _table(records: list[dict[str, Any]], folder: Path) -> None:
+def _table(records: list[dict[str, Any]], folder: Path, private: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -301,6 +349,6 @@ def _table(records: list[dict[str, Any]], folder: Path) -> None:
     console.print(f"folder: {folder}", markup=False, highlight=False)
     run = folder / "server" / "run"
     if (run / "model.safetensors").is_file():
-        console.print(
-            f"next: selfsame evaluate {run}; selfsame export {run}", markup=False, highlight=False, soft_wrap=True
-        )
+        # Nobody but the nodes has the samples, so there is nothing to evaluate on.
+        steps = [f"selfsame export {run}"] if private else [f"selfsame evaluate {run}", f"selfsame export {run}"]
+        console.print(f"next: {'; '.join(steps)}", markup=False, highlight=False, soft_wrap=True)

@@ -180,8 +180,8 @@ def check_one_person(own: Sequence[float], strangers: Strangers | None, what: st
     if strangers is None or found is None or found[0] <= found[1]:
         return ""
     odd = (
-        f"{percent(found[0])} of {what} score as strangers do (below {strangers.even:.4f}), of {strangers.owners} owners "
-        f"nobody had more than {percent(found[1])}"
+        f"{percent(found[0])} of {what} score as strangers do (below {strangers.even:.4f}), "
+        f"of {strangers.owners} owners nobody had more than {percent(found[1])}"
     )
     if strangers.owners < SURE_OWNERS:
         return odd

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from selfsame.cli import app as cli
@@ -27,6 +30,7 @@ from selfsame.deploy.flower.guard import FENCED, REFUSED, check_bundle, fence, w
 from selfsame.deploy.flower.keys import make_node, make_server, read_fingerprint
 from selfsame.deploy.flower.watch import Watch
 from selfsame.deploy.folder import MODEL, ROUNDS
+from selfsame.deploy.guest import open_samples
 from selfsame.deploy.schedule import Decision, Registry, Round
 from selfsame.errors import SelfsameError
 from selfsame.files import locked
@@ -484,6 +488,8 @@ def test_without_flower_the_command_says_what_to_install(monkeypatch, tmp_path):
         (["--nodes", "1"], "--nodes 1: expected 2 to"),
         (["--nodes", "99"], "--nodes 99: expected 2 to 14"),
         (["--data", "lfw"], "lies in files"),
+        (["--data", "imagefolder"], "say where with --path"),
+        (["--data", "imagefolder", "--path", "nowhere"], "nowhere"),
         (["--method", "nosuch"], "unknown method"),
         (["--method", "deepsvdd"], "deepsvdd"),
     ],
@@ -493,6 +499,39 @@ def test_what_cannot_be_run_is_said_before_anything_starts(tmp_path, words, said
     done = CliRunner().invoke(cli, ["cluster", "up", "--out", str(tmp_path / "x"), *words])
     assert isinstance(done.exception, SelfsameError) and said in str(done.exception)
     assert not (tmp_path / "x").exists()
+
+
+def picture_folders(root, people=3, each=4):
+    for person in range(people):
+        (root / f"person {person}").mkdir(parents=True)
+        for number in range(each):
+            tone = np.random.default_rng([person, number]).integers(0, 255, (20, 24), np.uint8)
+            Image.fromarray(tone).save(root / f"person {person}" / f"{number}.png")
+    (root / "empty").mkdir()
+    return root
+
+
+def test_a_node_for_each_person_of_a_folder(monkeypatch, tmp_path):
+    """Its own folder is all that a node reads; the server knows the form of pictures and sees none."""
+    pytest.importorskip("flwr")
+    seen = []
+    monkeypatch.setattr(cluster, "_watch", lambda folder, recipe, serving, quiet: seen.append((recipe, serving)))
+    people = picture_folders(tmp_path / "faces")
+    out = tmp_path / "x"
+    words = ["cluster", "up", "--data", "imagefolder", "--path", str(people), "--helpers", "0", "--out", str(out)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    recipe, serving = seen[0]
+    assert serving.nodes == 3 and recipe.cohort.size == 3 and serving.samples.shape == (1, 20, 20)
+    assert [place.name for place in cluster._people(recipe)] == ["person 0", "person 1", "person 2"]
+    with terms.open_server(out / "server") as (server, _, nodes):
+        assert nodes == 3 and server.problem.federation.empty and server.agreement.clients == 3
+        source, count = open_samples(str(people / "person 1"), server.agreement)
+        assert count == 4
+        rows = source.rows(torch.tensor([0]), torch.arange(4)[None])[0]
+        assert tuple(rows.shape) == (4, 1, 20, 20) and rows.dtype == torch.uint8
+    more = CliRunner().invoke(cli, [*words[:-1], str(tmp_path / "y"), "--nodes", "4"])
+    assert str(more.exception) == "--nodes 4: expected 2 to 3, the people with pictures in the folder"
 
 
 def test_a_recipe_names_the_method(tmp_path):
