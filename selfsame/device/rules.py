@@ -21,6 +21,7 @@ SURE_OWNERS = 19  # of a cohort that honest samples are refused by once in twent
 MOST_FPR = 0.1  # strangers that may be expected to be let in, unless the user says more
 _OLD_NAMES = {"warm-up": "tpr"}
 _MOST_MEANS = 2000
+_NO_COHORT = "the model carries no cohort of strangers: an old export, or of data with fewer than 5 people"
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,11 @@ def expect(value: float, scores: Sequence[float], strangers: Strangers | None, o
         let_in = Share(passed / len(others), *share_interval(passed, len(others)))
         return Expected(refused, let_in, f"{len(others)} samples of others")
     if strangers is None:
-        return Expected(refused, None, "the model carries no cohort of strangers; export it again")
+        return Expected(
+            refused,
+            None,
+            "the model carries no cohort of strangers: it was exported before there were, or knows fewer than 5 people",
+        )
     return Expected(refused, strangers.let_in(value), strangers.words)
 
 

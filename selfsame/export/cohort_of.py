@@ -19,10 +19,14 @@ from selfsame.streams import host_generator
 _MOST_PEOPLE, _MOST_EACH, _MOST_SAMPLES = 200, 100, 4000
 _LEAST_EACH = 4  # samples of somebody who can be an owner
 _UNSEEN, _SEEN = "people the network has never seen", "people the network was trained with"
+_TRAINED = f"{_SEEN}, by the very samples"
 
 
 def cohort_of(run: Run, card: Card, client: int | None = None) -> tuple[Strangers, ...]:
     """The populations that the run's data give: people it has never seen, or its own where those are too few.
+
+    Its own are judged by test samples, or where these are too few by those that they were trained on, which tells them
+    apart better than anybody else.
 
     Networks of one client know no other people, and a server without data knows nobody.
     """
@@ -33,7 +37,10 @@ def cohort_of(run: Run, card: Card, client: int | None = None) -> tuple[Stranger
     new = len(unseen) >= LEAST_OWNERS
     measure = partial(_score, card)
     make = partial(template, card)
-    found = enrolled_cohort(measure, make, list((unseen if new else seen).values()), _UNSEEN if new else _SEEN)
+    if new or len(seen) >= LEAST_OWNERS:
+        found = enrolled_cohort(measure, make, list((unseen if new else seen).values()), _UNSEEN if new else _SEEN)
+    else:
+        found = enrolled_cohort(measure, make, list(_people(run, _trained_on(run)).values()), _TRAINED)
     if run.enrolled is None and seen:
         template_CD = class_templates(run.problem.method, run.truth().detach(), run.world).cpu().double().numpy()
         owners = {label: emb for label, emb in seen.items() if label < len(template_CD)}
@@ -41,6 +48,20 @@ def cohort_of(run: Run, card: Card, client: int | None = None) -> tuple[Stranger
         vectors = [template_CD[label] for label in owners]
         found += trained_cohort(measure, vectors, list(owners.values()), strangers, _UNSEEN if new else _SEEN)
     return tuple(found)
+
+
+def _trained_on(run: Run) -> Samples:
+    """Some training samples of some clients."""
+    federation = run.problem.federation
+    parts, labels = [], []
+    for client in range(min(run.state.present, _MOST_PEOPLE)):
+        index_1B = torch.arange(min(int(federation.count_N[client]), _MOST_EACH), device=federation.count_N.device)[
+            None
+        ]
+        who_1 = torch.tensor([client], device=federation.count_N.device)
+        parts.append(federation.source.rows(who_1, index_1B)[0])
+        labels.append(torch.full((index_1B.shape[1],), int(federation.class_of_N[client])))
+    return Samples(torch.cat(parts), torch.cat(labels))
 
 
 def _score(card: Card, emb_SD: Floats, template_D: Floats) -> np.ndarray:

@@ -361,6 +361,23 @@ def test_the_card_knows_strangers_and_nobody(folder):
         assert float((score_SC > limit).float().mean()) == pytest.approx(rate, abs=0.03)
 
 
+def test_a_small_set_has_a_cohort_of_those_it_was_trained_with(folder):
+    """Two unseen people and two test samples each, a small folder's defaults: nothing was known of strangers."""
+    from dataclasses import replace
+
+    from selfsame.data.federation import Samples
+    from selfsame.export.cohort_of import cohort_of
+
+    run = read_run(folder)
+    full = run.problem.federation
+    few = replace(full, unseen=Samples.none(full.shape), test=Samples.none(full.shape))
+    small = replace(run, problem=replace(run.problem, federation=few))
+    card = open_model(folder / "model.onnx").card
+    found = [one for one in cohort_of(small, card) if one.kind == "enrolled"]
+    assert found and {one.owners for one in found} == {14}
+    assert all("by the very samples" in one.who for one in found)
+
+
 def test_a_client_by_name(folder):
     from selfsame.export.from_run import client_vector
 
