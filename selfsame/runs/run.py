@@ -324,8 +324,9 @@ def _longer(recipe: Recipe, folder: Path, rounds: int) -> Recipe:
     return replace(recipe, run=replace(recipe.run, rounds=rounds))
 
 
-def _found(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe, if its data is where it says."""
+def with_data(recipe: Recipe, folder: Path, path: Path | None = None) -> Recipe:
+    """The recipe of a run's folder, if its data is where it says, or at `path`."""
+    recipe = recipe if path is None else _placed(recipe, path)
     known = DATASETS.get(recipe.data.name)
     if known is not None and known.needs_path and not Path(recipe.data.path or "-").exists():
         where = recipe.data.path or "any place that its recipe names"
@@ -356,7 +357,7 @@ def load_run(
     if ranks.first and rounds is not None:
         recipe = _longer(recipe, folder, rounds)
     if ranks.first and federation is None and not (folder / SAMPLES).is_file():
-        _found(recipe, folder)
+        with_data(recipe, folder)
     if ranks.active:
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
@@ -405,7 +406,7 @@ def open_run(
     recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
     if served:
         return _open_served(recipe, folder)
-    problem = _known(prepare(_found(recipe, folder)), folder)
+    problem = _known(prepare(with_data(recipe, folder)), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
