@@ -141,23 +141,20 @@ def _width(desk: Desk, name: str) -> str:
     if browser is None:
         return ""
     page = desk.folder / "run" / name
-    probe = page.with_suffix(".probe.html")
-    script = "<script>onload=()=>document.title=document.documentElement.scrollWidth+' of '+innerWidth</script>"
-    probe.write_text(page.read_text().replace("</head>", script + "</head>"))
     found = []
     for width in (1280, 390):
         frame = desk.folder / "frame.html"
+        tell = "document.title=f.contentDocument.documentElement.scrollWidth"
         frame.write_text(
-            f"<iframe id=f src='{probe.as_uri()}' width={width} height=900></iframe>"
-            "<script>onload=()=>setTimeout(()=>{try{document.title=f.contentDocument.title}catch(e){document.title=e}},900)"
-            "</script>"
+            f"<title></title><iframe id=f src='{page.as_uri()}' width={width} height=900 frameborder=0></iframe>"
+            f"<script>onload=()=>{{{tell}}}</script>"
         )
         words = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
                  "--disable-background-networking", "--disable-component-update", "--virtual-time-budget=4000",
                  f"--user-data-dir={desk.folder / 'chromium'}", "--dump-dom", frame.as_uri()]  # fmt: skip
         said = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
         titles = re.findall(r"<title>(.*?)</title>", said)
-        found.append(titles[0] if titles else "not told")
+        found.append(f"{titles[0] if titles else 'unknown'} of {width}")
     return f"; its width: {', '.join(found)} px"
 
 

@@ -102,7 +102,11 @@ def test_device_commands_on_other_data_and_on_data_that_has_moved(trained, tmp_p
     for person in ("tim", "zoe"):
         shutil.rmtree(Path("faces", person))
     shutil.move("faces", "people")
-    moved = ("verify", "run", "ann", shown, *where), ("identify", "run", shown, *where), ("match", "run", shown, shown, "--resize")
+    moved = (
+        ("verify", "run", "ann", shown, *where),
+        ("identify", "run", shown, *where),
+        ("match", "run", shown, shown, "--resize"),
+    )
     for words in moved:
         assert "say where it is now with --path" in refused(trained, *words)
         code, _, err = trained(*words, "--path", "people")
