@@ -34,6 +34,7 @@ from selfsame.runs.together import as_first
 _ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
 _APART = 0.7  # AUROC on people unseen in training from which a network tells people apart
+_FEW_TURNS = 50  # of a client: a run so short is called that before anything else
 _ONLY_PULL = ("positive-only", "fedmetric-pos")  # methods without a term that pushes classes apart
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
@@ -227,7 +228,9 @@ class Run:
                 "least": min(losses),
                 "loss": losses[-1],
             }
-        if len(losses) > 1 and losses[-1] < 0.9 * losses[-2]:
+        clients = self.problem.world.clients
+        turns = self.recipe.run.rounds * (self.recipe.cohort.size or clients) / clients
+        if turns < _FEW_TURNS or (len(losses) > 1 and losses[-1] < 0.9 * losses[-2]):
             return {**found, "cause": "rounds"}
         if weights:
             return {**found, "cause": "weight", "weight": weights[0], "value": float(getattr(method, weights[0]))}

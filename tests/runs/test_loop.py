@@ -104,8 +104,8 @@ def test_collapse_is_judged_by_what_is_got_right(record, collapsed, digits):
 
 
 def test_the_cause_fits_the_run(digits):
-    def cause(name, *losses, **options):
-        run = a_run(digits, method={"name": name, **options})
+    def cause(name, *losses, rounds=600, **options):
+        run = a_run(digits, method={"name": name, **options}, run={"rounds": rounds})
         run.history = [{"round": number, "loss": loss} for number, loss in enumerate(losses)]
         return run._cause()
 
@@ -113,6 +113,7 @@ def test_the_cause_fits_the_run(digits):
     rose = cause("fedhide", 1.0, 0.5, 2.0)
     assert (rose["cause"], rose["least"], rose["loss"]) == ("rate", 0.5, 2.0) and rose["local_lr"] > 0
     assert cause("fedhide", 2.0, 1.0)["cause"] == "rounds"
+    assert cause("fedhide", 1.0, rounds=20)["cause"] == "rounds"  # nothing else is to be learnt from so few
     level = cause("fedhide", 1.0, 0.5, 0.5)
     assert (level["cause"], level["weight"]) == ("weight", "negative_weight") and level["value"] > 0
     assert cause("fedaws", 1.0, 0.5, 0.5, neighbours=1)["weight"] == "spread_weight"
