@@ -293,7 +293,7 @@ def _file(kind, folder):
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [("png", GREY), ("npy", GREY), ("wav", SOUND), ("csv", TABLE)])
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path, kind, wanted, data):
     raw = bytearray(_file(kind, tmp_path))

@@ -12,7 +12,7 @@ from selfsame.data.sets import xc
 from selfsame.data.sets.xc import load_xc
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TRAIN = """7 6 5
 0,3 0:1 5:0.5
 3 1:2 2:-1.5e-1 4:+3
