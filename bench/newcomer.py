@@ -132,7 +132,7 @@ def writers(desk: Desk) -> None:
 
 
 def reports(desk: Desk) -> None:
-    desk.do("evaluate", "run", "--bootstrap", "0")
+    desk.do("evaluate", "run")
     for name in ("report.html", "evaluation.html"):
         text = (desk.folder / "run" / name).read_text()
         desk.note(f"`run/{name}`: `mathdefault` stands {text.count('mathdefault')} times in it{_width(desk, name)}")

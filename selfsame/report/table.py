@@ -66,6 +66,13 @@ class Sheet:
     marks: Sequence[Sequence[str]] = ()  # what stands in red below the first cell of each row
     lose: Sequence[int] | None = None  # the columns that a narrow terminal loses, in turn; None: the last, up to two
 
+    def without(self, *headings: str) -> Sheet:
+        """The same without some columns of figures."""
+        kept = [number for number, heading in enumerate(self.headings) if heading not in headings]
+        rows = [[row[number] for number in kept] for row in self.rows]
+        words = [place for place, number in enumerate(kept) if number in self.words]
+        return replace(self, headings=[self.headings[number] for number in kept], rows=rows, words=words)
+
     def terminal(self) -> Fitted:
         """For the terminal, as wide as that is."""
         return Fitted(self)
