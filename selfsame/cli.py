@@ -25,6 +25,7 @@ from selfsame.commands import (
     privacy,
     recipes,
     train,
+    tune,
     verify,
 )
 from selfsame.errors import SelfsameError, not_installed
@@ -38,6 +39,7 @@ _COMMANDS: dict[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
         ("compare", train.compare, "Train several methods on the same data; print one table."),
         ("resume", train.resume, "Go on with a run from its last checkpoint."),
         ("recipe", recipes.recipe, "Run a recipe file with all its variants and seeds."),
+        ("tune", tune.tune, "Choose a recipe's settings, with no test data at hand."),
         ("methods", data.methods, "List the methods, or one method's options."),
         ("wire", data.wire, "Print every field a method moves or keeps, and who sees it."),
     ),

@@ -57,8 +57,8 @@ def samples_for_choosing(federation: Federation, share: float = 0.1) -> Federati
     kept_N = (federation.count_N * (1 - share)).long().clamp(min=1)
     if not 0 < share < 1 or bool((kept_N == federation.count_N).all()):
         raise SelfsameError(
-            f"{federation.name}: {share:g} of its samples leaves a client nothing to train or test on; there is "
-            "nothing to judge settings by without more samples of each client"
+            f"{federation.name}: {share:g} of its samples leaves a client nothing to train or test on: "
+            "there is nothing to judge settings by; name a larger share, or judge by people (--by eer)"
         )
     parts, labels = [], []
     for client, (kept, count) in enumerate(zip(kept_N.tolist(), federation.count_N.tolist(), strict=True)):
@@ -97,7 +97,7 @@ def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> F
     if count is None:
         raise SelfsameError(
             f"{federation.name}: {share:g} of {len(people)} people leaves too few to train on or to choose by; name "
-            "another share, or judge by samples of the people who train"
+            "another share (apart_share, or --share), or judge by samples of those who train (--by p@1)"
         )
     drawn = host_generator(seed, "set apart").choice(len(people), count, replace=False)
     apart_C = torch.zeros(int(people.max()) + 1, dtype=torch.bool)

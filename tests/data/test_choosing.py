@@ -101,7 +101,9 @@ def test_every_data_set_takes_the_option():
 def test_by_itself_it_is_people_where_the_test_has_unseen_ones_and_else_samples():
     assert len(load("digits", apart="auto").unseen.y)
     assert not len(load("digits", apart="auto", held_out=0).unseen.y)
-    assert not len(load("digits", apart="auto", turns=1).unseen.y)  # a fifth of seven is one, and nobody to be told from
+    assert not len(
+        load("digits", apart="auto", turns=1).unseen.y
+    )  # a fifth of seven is one, and nobody to be told from
 
 
 def test_validation_samples_take_the_place_of_the_test_and_cost_no_training():
@@ -144,7 +146,9 @@ def reachable(thing, seen=None):
         yield torch.from_numpy(np.ascontiguousarray(thing)) if thing.dtype.kind in "uif" else torch.zeros(0)
     inner = [thing] if isinstance(thing, dict | list | tuple | set) else gc.get_referents(thing)
     for one in inner:
-        parts = [*one.keys(), *one.values()] if isinstance(one, dict) else one if type(one) in (list, tuple, set) else [one]
+        parts = (
+            [*one.keys(), *one.values()] if isinstance(one, dict) else one if type(one) in (list, tuple, set) else [one]
+        )
         for part in parts:
             if not isinstance(part, types.FunctionType | types.BuiltinFunctionType):
                 yield from reachable(part, seen)
@@ -167,7 +171,7 @@ def test_nothing_of_the_test_can_be_reached_from_a_run(apart):
     run = Run(*begun({"apart": apart}))
     held = pictures(reachable(run))
     assert len(held) > 500 and not held & test
-    names = {name for name in whole.class_names[whole.classes :]}
+    names = set(whole.class_names[whole.classes :])
     assert not names & set(run.problem.federation.class_names)
 
 
