@@ -41,7 +41,7 @@ class Ladder:
 
 
 def read_ladder(text: str) -> Ladder:
-    """'local.lr=0.03,0.1' as a ladder; a bare key is the method's, and each list of net.channels=[8,4],[16,8] a value."""
+    """'local.lr=0.03,0.1' as a ladder; a bare key is the method's, each list of net.channels=[8,4],[16,8] a value."""
     key, equals, values = text.partition("=")
     path = [part.strip() for part in key.split(".")]
     if not equals or not all(path) or not values.strip():

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDE = 120  # characters of a comment line
-_SPACE = 20.0  # the largest value over the smallest from which an axis is logarithmic
+_SPACE = 5.0  # the largest value over the smallest from which an axis is logarithmic
 
 
 @dataclass(frozen=True)
@@ -213,6 +213,9 @@ def ladder_figure(contest: Contest, ladder: Ladder, label: str) -> Figure | None
         colour = THEME["s0" if one is contest.best else "muted"][0]
         size, order = (7.5, 4) if one is contest.best else (4.0, 2)
         filled: dict[str, Any] = {} if one.round == last else {"mfc": "none"}
+        if len(one.values) > 1:
+            reach = factor * one.half_range
+            ax.plot([at, at], [value - reach, value + reach], color=colour, lw=1.0, zorder=order)
         ax.plot([at], [value], "o", color=colour, ms=size, zorder=order, clip_on=False, **filled)
     whole = {one.number: mean for one, mean in known if one.round == last}
     best: dict[float, float] = {}
