@@ -23,9 +23,7 @@ def set_apart(federation: Federation, apart: str, share: float = 0.0) -> Federat
     Samples are the data set's own for validation, where it has any, and otherwise the last of each client. `auto`:
     people where the test has unseen ones and there are enough to set some apart. A share of 0 is the usual one.
     """
-    one_of(f"{federation.name}: apart", apart, APART)
-    if share and not 0 < share < 1:
-        raise SelfsameError(f"{federation.name}: apart_share must lie between 0 and 1, got {share}")
+    _check(federation.name, apart, share)
     if apart == "auto":
         few = _people_apart(federation, share or _SHARE["people"]) is None
         apart = "samples" if few or not len(federation.unseen.y) else "people"
@@ -34,6 +32,20 @@ def set_apart(federation: Federation, apart: str, share: float = 0.0) -> Federat
     if len(federation.validation.y):
         return _by_validation(federation)
     return samples_for_choosing(federation, share or _SHARE["samples"])
+
+
+def own_share(name: str, apart: str, share: float = 0.0) -> float:
+    """The share of samples for a data set that sets them apart by itself; it has no people to set apart."""
+    _check(name, apart, share)
+    if apart == "people":
+        raise SelfsameError(f"{name}: has samples to set apart, no people; judge by samples (--by p@1)")
+    return share or _SHARE["samples"]
+
+
+def _check(name: str, apart: str, share: float) -> None:
+    one_of(f"{name}: apart", apart, APART)
+    if share and not 0 < share < 1:
+        raise SelfsameError(f"{name}: apart_share must lie between 0 and 1, got {share}")
 
 
 def _by_validation(federation: Federation) -> Federation:
