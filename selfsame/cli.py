@@ -22,9 +22,11 @@ from selfsame.commands import (
     enrol,
     evaluate,
     export,
+    paper,
     privacy,
     recipes,
     train,
+    tune,
     verify,
 )
 from selfsame.errors import SelfsameError, not_installed
@@ -38,6 +40,8 @@ _COMMANDS: dict[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
         ("compare", train.compare, "Train several methods on the same data; print one table."),
         ("resume", train.resume, "Go on with a run from its last checkpoint."),
         ("recipe", recipes.recipe, "Run a recipe file with all its variants and seeds."),
+        ("tune", tune.tune, "Choose a recipe's settings, with no test data at hand."),
+        ("paper", paper.paper, "Repeat a table or figure of a paper, beside what it prints."),
         ("methods", data.methods, "List the methods, or one method's options."),
         ("wire", data.wire, "Print every field a method moves or keeps, and who sees it."),
     ),

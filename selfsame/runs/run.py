@@ -80,6 +80,10 @@ class Run:
         ended = self.state.round >= self.recipe.run.rounds or ended_early(self.history, self.recipe.run.patience)
         return ended and not self.diverged
 
+    def paused(self, until: int) -> bool:
+        """Whether it has come to the round at which it was to pause; 0: none."""
+        return 0 < until <= self.state.round and not self.diverged
+
     def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
         """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
         if raw.dim() - len(self.problem.federation.shape) == 1:

@@ -42,7 +42,7 @@ class Watching(Hook):
 
 def test_blocks_end_where_a_hook_is_due(digits, monkeypatch):
     watching = Watching()
-    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [*usual_hooks(run, tick), watching])
+    monkeypatch.setattr(loop, "usual_hooks", lambda *given: [*usual_hooks(*given), watching])
     run = carry_on(a_run(digits, cohort={"late": 0.4, "join_round": 5}))
     assert watching.seen == [0, 3, -3, 4, -4, 5, -5, 6, -6, 8, -8, 9, -9, 10]
     assert [record["round"] for record in run.history] == [4, 8, 10]
@@ -50,7 +50,7 @@ def test_blocks_end_where_a_hook_is_due(digits, monkeypatch):
 
 def test_a_hook_can_end_a_run_and_those_after_it_are_not_asked(digits, monkeypatch):
     first, second = Watching(until=2), Watching()
-    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [Regular(1, look), first, second])
+    monkeypatch.setattr(loop, "usual_hooks", lambda *_: [Regular(1, look), first, second])
     run = carry_on(a_run(digits))
     assert run.state.round == 2 and not run.done
     assert (first.seen, second.seen) == ([0, 1, -1, 2], [0, 1, -1])
