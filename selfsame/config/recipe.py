@@ -80,9 +80,18 @@ class NetPart(NamedPart):
     """The embedding network; an empty name and width 0 mean the data set's own choice."""
 
     width: int = 0
+    start: str = ""  # weights to begin with: a safetensors or .pt file, or the folder of a run
+    digest: str = ""  # SHA-256 of that file; filled in when it is read, and checked where it is given
+    rename: dict[str, str] = field(default_factory=dict)  # beginnings of the file's names, and what they are here
+    skip: tuple[str, ...] = ()  # patterns of names: in the file they are not read, in the network they stay as drawn
 
     def __post_init__(self) -> None:
         _least("net", self, width=0)
+
+    @property
+    def started(self) -> bool:
+        """Whether the network begins with given weights."""
+        return bool(self.start or self.digest)
 
 
 @dataclass(frozen=True)
@@ -262,14 +271,14 @@ def to_mapping(recipe: Recipe) -> dict[str, Any]:
 
 
 def differences(one: Recipe, two: Recipe) -> list[str]:
-    """The keys in which two recipes differ, as run.rounds; the title and where the data lie make no other run."""
+    """The keys in which two recipes differ, as run.rounds; the title and where files lie make no other run."""
     left, right = to_mapping(one), to_mapping(two)
     keys = {f"{part}.{key}": (part, key) for part in PARTS for key in (*left[part], *right[part])}
     missing = object()
     return [
         name
         for name, (part, key) in keys.items()
-        if name != "data.path" and left[part].get(key, missing) != right[part].get(key, missing)
+        if name not in ("data.path", "net.start") and left[part].get(key, missing) != right[part].get(key, missing)
     ]
 
 
@@ -283,6 +292,8 @@ def _toml_value(value: Any) -> str:
         return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml_value, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {_toml_value(one)}" for name, one in value.items()) + "}"
     raise SelfsameError(f"a recipe cannot hold {value!r}")
 
 

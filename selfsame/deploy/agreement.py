@@ -76,6 +76,8 @@ class Agreed:
     def check(self) -> None:
         """Refuse what no device can work with."""
         one_of("transport", self.transport, TRANSPORTS)
+        if self.recipe.net.start:
+            raise SelfsameError("agreement: net.start: which files a device reads is its own business")
         sizes = all(0 < size <= _MOST for size in (*self.shape, self.recipe.net.width, self.clients))
         channels = len(self.mean) == len(self.std) > 0 and len(self.mean) in (1, *self.shape[:1])
         if not (0 < len(self.run) <= 64 and self.shape and sizes and all(self.std) and channels and self.raw in RAW):
@@ -165,7 +167,8 @@ class Agreement(Agreed):
         width = method.width(net.width)
         world = World(self.clients, self.classes, width, torch.zeros(1, dtype=torch.int64))
         head = method.begin_head(world, Stream.named(0, "head", torch.zeros(1, dtype=torch.int64)))
-        return Model(nets.build(net.name, self.shape, width, seed=0, **net.options), head, Machine(dtype=self.dtype))
+        made = nets.build(net.name, self.shape, width, seed=0, started=net.started, **net.options)
+        return Model(made, head, Machine(dtype=self.dtype))
 
 
 def check_method(method: LocalLoss) -> None:
@@ -196,8 +199,8 @@ def _wire(method: LocalLoss, summed: bool) -> tuple[tuple[str, str, int, str, st
 def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:
     """What of the recipe concerns a device; the rest is the server's business."""
     run = RunPart(rounds=recipe.run.rounds, seed=recipe.run.seed if seeded else 0, device="cpu")
-    data = replace(recipe.data, path="")
-    return Recipe(recipe.method, data, recipe.net, run, local=recipe.local, augment=recipe.augment)
+    data, net = replace(recipe.data, path=""), replace(recipe.net, start="")
+    return Recipe(recipe.method, data, net, run, local=recipe.local, augment=recipe.augment)
 
 
 def sample_terms(federation: Federation) -> dict[str, Any]:

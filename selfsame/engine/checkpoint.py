@@ -37,10 +37,10 @@ def save_state(state: State, path: Path) -> None:
         "present": str(state.present),
         "losses": json.dumps(state.losses),
     }
-    write(path, save(tensors, metadata=_sealed(tensors, meta)))
+    write(path, save(tensors, metadata=sealed(tensors, meta)))
 
 
-def _sealed(tensors: Fields, meta: Mapping[str, str]) -> dict[str, str]:
+def sealed(tensors: Fields, meta: Mapping[str, str]) -> dict[str, str]:
     """The metadata with the digest of a file that holds both."""
     return {**meta, "digest": _digest(tensors, meta)}
 
@@ -118,7 +118,7 @@ def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
     views = problem.model.layout.views(theta_P.detach())
     tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": MODEL, "recipe": to_toml(problem.recipe)}
-    write(path, _sorted_header(save(tensors, metadata=_sealed(tensors, meta))))
+    write(path, _sorted_header(save(tensors, metadata=sealed(tensors, meta))))
 
 
 def _sorted_header(file: bytes) -> bytes:

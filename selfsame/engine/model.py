@@ -91,6 +91,8 @@ class Model:
         sizes = zip(self.layout.names, self.layout.shapes, strict=True)
         shapes = {name.removeprefix("net."): shape for name, shape in sizes if name.startswith("net.")}
         self.size = sum(shape.numel() for shape in shapes.values())  # of the network in theta, without the head
+        # vmap knows no recurrent layers: replicas of such a network run one after another.
+        self._stacks = not any(isinstance(module, nn.RNNBase) for module in net.modules())
         wanted = machine.compile or machine.graphs
         self.passes: Passes | None = passes_for(net, shapes, self.device, self.autocast) if wanted else None
         compiled = self.compiled and self.passes is None
@@ -161,11 +163,11 @@ class Model:
         """A network for each client: (M, B, D), stacked replicas under vmap.
 
         On the CPU, clients with much to compute run one after another: there is little to gain from stacking them, and
-        convolutions in groups are slow.
+        convolutions in groups are slow. So do recurrent networks everywhere.
         """
         if self.passes is not None and not theta_MP.requires_grad:
             return self.passes.forward(theta_MP, x_MB)[0]
-        if self.device.type == "cpu" and x_MB[0].numel() >= _ALONE:
+        if not self._stacks or (self.device.type == "cpu" and x_MB[0].numel() >= _ALONE):
             each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
             return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
         return vmap(self.embed_eager)(theta_MP, x_MB)

@@ -53,7 +53,14 @@ class SplitAgreement(Agreed):
         part = RunPart(rounds=recipe.run.rounds, seed=seed, device="cpu", precision=precision)
         found = SplitAgreement(
             run=run,
-            recipe=replace(recipe, title="", data=replace(recipe.data, path=""), run=part, server=ServerPart()),
+            recipe=replace(
+                recipe,
+                title="",
+                data=replace(recipe.data, path=""),
+                net=replace(recipe.net, start=""),
+                run=part,
+                server=ServerPart(),
+            ),
             transport=transport,
             seeded=seeded,
             required=terms.required,
