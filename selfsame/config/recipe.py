@@ -84,14 +84,27 @@ class NetPart(NamedPart):
     digest: str = ""  # SHA-256 of that file; filled in when it is read, and checked where it is given
     rename: dict[str, str] = field(default_factory=dict)  # beginnings of the file's names, and what they are here
     skip: tuple[str, ...] = ()  # patterns of names: in the file they are not read, in the network they stay as drawn
+    train: tuple[str, ...] = ()  # what learns: all, last, norms or patterns of names; none: all, or adapters alone
+    adapters: int = 0  # rank of what learns beside each other matrix, added to it in the exported network; 0: none
+    keep: float = 0.0  # weight of the pull towards the embeddings of the network that training began with
 
     def __post_init__(self) -> None:
-        _least("net", self, width=0)
+        _least("net", self, width=0, adapters=0, keep=0)
 
     @property
     def started(self) -> bool:
         """Whether the network begins with given weights."""
         return bool(self.start or self.digest)
+
+    @property
+    def anchored(self) -> bool:
+        """Whether training needs more of the first network than the parameters that learn."""
+        return bool(self.adapters or self.keep or (self.train and "all" not in self.train))
+
+    @property
+    def merged(self) -> NetPart:
+        """The same network with nothing constant in it, as it is when training has ended."""
+        return dataclasses.replace(self, start="", train=(), adapters=0, keep=0.0)
 
 
 @dataclass(frozen=True)
@@ -255,6 +268,8 @@ def from_mapping(given: Mapping[str, Any]) -> Recipe:
         if key == "title":
             values[key] = typed(key, value, str)
         elif key in PARTS:
+            if key == "net" and isinstance(value, Mapping) and isinstance(value.get("train"), str):
+                value = {**value, "train": [value["train"]]}
             values[key] = read_fields(key, value, PARTS[key], "options" if issubclass(PARTS[key], NamedPart) else "")
         else:
             raise SelfsameError(f"[{_key(key)}]: unknown part of a recipe{nearest(key, [*PARTS, 'title'])}")

@@ -115,7 +115,9 @@ def peek(path: Path) -> dict[str, int]:
 
 def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
     """The network alone, by name, with the recipe beside it: what a device is given."""
-    views = problem.model.layout.views(theta_P.detach())
+    model, theta_P = problem.model, theta_P.detach()
+    views = {f"net.{name}": value for name, value in model.net_views(theta_P).items()}
+    views |= {f"head.{name}": value for name, value in model.head_views(theta_P).items()}
     tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": MODEL, "recipe": to_toml(problem.recipe)}
     write(path, _sorted_header(save(tensors, metadata=sealed(tensors, meta))))

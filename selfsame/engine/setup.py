@@ -25,6 +25,7 @@ from selfsame.engine.starting import KEPT, keep_start, load_kept, load_weights, 
 from selfsame.engine.sums import check_sums, with_sums
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
+from selfsame.nets.learned import Learned, choose_learned
 from selfsame.streams import Stream
 
 
@@ -74,7 +75,7 @@ def _begun(
     """
     part = recipe.net
     net = nets.build(part.name, shape, width, seed=recipe.run.seed, started=part.started, **part.options)
-    if not part.started:
+    if not part.started and not part.anchored:
         return recipe, net
     kept = folder / KEPT if folder is not None else None
     if ranks.first and kept is not None and kept.is_file():
@@ -124,7 +125,9 @@ def prepare(
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     recipe, net = _begun(recipe, federation.shape, width, ranks, folder)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    model = Model(net, head, choose_machine(recipe.run))
+    model = Model(net, head, choose_machine(recipe.run), _learned(recipe, net))
+    if recipe.net.keep and isinstance(method, methods.SplitLoss):
+        raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
     recipe = with_sums(recipe, federation.clients, length)
     if recipe.sums.summed and ranks.active:
@@ -132,8 +135,14 @@ def prepare(
     return Problem.of(recipe, method, model, federation, world, ranks)
 
 
+def _learned(recipe: Recipe, net: nn.Module) -> Learned | None:
+    part = recipe.net
+    plain = not part.adapters and (not part.train or "all" in part.train)
+    return None if plain else choose_learned(net, part.train, part.adapters, recipe.run.seed)
+
+
 def keep_first(problem: Problem, folder: Path) -> None:
     """Keep the network that a run begins with in its folder, where the recipe and the seed do not give it again."""
     part = problem.recipe.net
-    if part.started:
+    if part.started or part.anchored:
         keep_start(problem.model.net_views(problem.model.first_theta), part.digest, folder / KEPT)

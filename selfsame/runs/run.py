@@ -418,8 +418,8 @@ def open_run(
     if exact and part.precision != "float64":
         part = replace(part, precision="float32")
     recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
-    if served:
-        return _open_served(recipe, folder)
+    if served:  # what is known of it is the network at its end, in which nothing is constant
+        return _open_served(replace(recipe, net=recipe.net.merged), folder)
     problem = _known(prepare(_found(recipe, folder), folder=folder), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
