@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from selfsame import methods, nets
-from selfsame.config.recipe import Recipe, to_toml
+from selfsame.config.recipe import NetPart, Recipe, to_toml
 from selfsame.data import DATASETS, Federation, load
 from selfsame.engine.groups import initially_present
 from selfsame.engine.joint import check_split, within_budget
@@ -125,7 +125,7 @@ def prepare(
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     recipe, net = _begun(recipe, federation.shape, width, ranks, folder)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    model = Model(net, head, choose_machine(recipe.run), _learned(recipe, net))
+    model = Model(net, head, choose_machine(recipe.run), learned_of(recipe.net, net, recipe.run.seed))
     if recipe.net.keep and isinstance(method, methods.SplitLoss):
         raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
@@ -135,10 +135,10 @@ def prepare(
     return Problem.of(recipe, method, model, federation, world, ranks)
 
 
-def _learned(recipe: Recipe, net: nn.Module) -> Learned | None:
-    part = recipe.net
+def learned_of(part: NetPart, net: nn.Module, seed: int) -> Learned | None:
+    """What of the network learns; None: everything."""
     plain = not part.adapters and (not part.train or "all" in part.train)
-    return None if plain else choose_learned(net, part.train, part.adapters, recipe.run.seed)
+    return None if plain else choose_learned(net, part.train, part.adapters, seed)
 
 
 def keep_first(problem: Problem, folder: Path) -> None:

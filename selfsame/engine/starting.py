@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -173,6 +174,15 @@ def keep_start(views: Mapping[str, Tensor], digest: str, path: Path) -> None:
     tensors = {f"net.{name}": value.detach().to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": _FORMAT, "of": digest}
     write(path, save(tensors, metadata=sealed(tensors, meta)))
+
+
+def network_digest(views: Mapping[str, Tensor]) -> str:
+    """What the server and its devices call a first network by: its names, shapes and numbers in float32."""
+    total = hashlib.sha256()
+    for name, value in sorted(views.items()):
+        total.update(json.dumps([name, list(value.shape)]).encode())
+        total.update(value.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return total.hexdigest()
 
 
 def load_kept(net: nn.Module, path: Path) -> None:

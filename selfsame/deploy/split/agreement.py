@@ -80,6 +80,8 @@ class SplitAgreement(Agreed):
             raise SelfsameError(
                 "cohort.dropout, cohort.late, split.lost, split.ready: real devices need no such chance"
             )
+        if recipe.net.anchored:
+            raise SelfsameError("net.train, net.adapters: not on devices in split rounds; let the whole network learn")
         if ":" in recipe.net.name:
             raise SelfsameError(f"net.name: {recipe.net.name!r} would run code by its name; name a registered network")
         method_class(recipe.method.name, loaded=True)
