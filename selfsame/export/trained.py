@@ -62,7 +62,8 @@ class RunEmbedder:
 def network(chosen: Recipe, federation: Federation, method: LocalLoss, views: dict[str, Tensor]) -> nn.Module:
     """The recipe's network in float32 with these parameters."""
     width = method.width(chosen.net.width)
-    net = nets.build(chosen.net.name, federation.shape, width, seed=chosen.run.seed, **chosen.net.options)
+    part = chosen.net
+    net = nets.build(part.name, federation.shape, width, seed=chosen.run.seed, started=part.started, **part.options)
     wanted = {name: p.shape for name, p in net.named_parameters()}
     if wanted != {name: value.shape for name, value in views.items()}:
         raise SelfsameError(f"{chosen.net.name}: the stored parameters do not fit the recipe beside them")

@@ -13,6 +13,7 @@ from selfsame.nets.bag import EmbeddingBag
 from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.feduv_nets import feduv_celeba, feduv_mnist, feduv_voxceleb
+from selfsame.nets.frozen import freeze
 from selfsame.nets.lenet import LeNet
 from selfsame.nets.mel import mel_lenet, mel_resnet34
 from selfsame.nets.mlp import Perceptron
@@ -69,13 +70,21 @@ def size(name: str, shape: tuple[int, ...], width: int, **options: Any) -> int:
 
 
 def build(
-    name: str, shape: tuple[int, ...], width: int, seed: int = 0, *, place: str = "cpu", **options: Any
+    name: str,
+    shape: tuple[int, ...],
+    width: int,
+    seed: int = 0,
+    *,
+    place: str = "cpu",
+    started: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """The network `name` for samples of `shape`, with embeddings of `width` dimensions.
 
     A name with a colon is an import path, "package.module:Name": a factory(shape, width, **options) of the user's own.
     The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the
-    `place` "meta" they have shapes and no numbers.
+    `place` "meta" they have shapes and no numbers. Batch norms are frozen to what they are at inference; with `started`
+    also those that have seen nothing, since their statistics come with the weights to start from.
     """
     if name not in NETS and ":" not in name:
         raise SelfsameError(
@@ -94,8 +103,8 @@ def build(
             factory = NETS[name] if name in NETS else imported_factory(name)
             torch.default_generator.manual_seed(seed % 2**63)
             if name in _OURS:
-                return factory(tuple(shape), width, **options)
-            return make(factory, tuple(shape), width, options)
+                return freeze(factory(tuple(shape), width, **options), started)
+            return make(factory, tuple(shape), width, options, started)
     except SelfsameError as error:
         raise SelfsameError(f"{name}: {error}") from error
     finally:
