@@ -84,7 +84,7 @@ def _noted(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> _Tens
     return _Tensor(storage, offset, shape, stride)
 
 
-class _Reader(pickle.Unpickler):
+class _LegacyReader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return _Callable(name, _noted)
@@ -136,7 +136,7 @@ def _pickled(data: bytes, at: int) -> tuple[Any, int]:
         if opcode.name in _PUTS and not 0 <= (argument or 0) < len(data):
             raise pickle.UnpicklingError("its memo is larger than the file")
     end = stream.tell()
-    return _Reader(io.BytesIO(data[at:end])).load(), end
+    return _LegacyReader(io.BytesIO(data[at:end])).load(), end
 
 
 def _all_tensors(content: Any, deep: int = 0) -> list[_Tensor]:
