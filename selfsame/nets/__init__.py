@@ -11,9 +11,11 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import check_options, options_of
 from selfsame.nets.bag import EmbeddingBag
 from selfsame.nets.coupling import batch_coupled
+from selfsame.nets.dlib_face import DlibFace
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.feduv_nets import feduv_celeba, feduv_mnist, feduv_voxceleb
 from selfsame.nets.frozen import freeze
+from selfsame.nets.ge2e_voice import GE2EVoice
 from selfsame.nets.lenet import LeNet
 from selfsame.nets.mel import mel_lenet, mel_resnet34
 from selfsame.nets.mlp import Perceptron
@@ -22,7 +24,7 @@ from selfsame.nets.own import Factory, imported_factory, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
 
-__all__ = ["NETS", "Factory", "batch_coupled", "build", "register"]
+__all__ = ["FULL_SCALE", "NETS", "Factory", "batch_coupled", "build", "register"]
 
 NETS: dict[str, Factory] = {
     "lenet": LeNet,
@@ -42,6 +44,8 @@ NETS: dict[str, Factory] = {
     "touchauth": TouchAuth,
     "embedding-bag": EmbeddingBag,
     "mlp": Perceptron,
+    "dlib-face": DlibFace,
+    "ge2e-voice": GE2EVoice,
 }
 _OURS = frozenset(NETS)
 _IMAGES = "images", ("channels", "height", "width")
@@ -53,7 +57,9 @@ _SAMPLES = {  # where they are not images
     "touchauth": ("touches", ("channels", "events", "features")),
     "embedding-bag": ("sparse rows", ("2", "length")),
     "mlp": ("rows", ("features",)),
+    "ge2e-voice": ("recordings", ("1", "samples")),
 }
+FULL_SCALE = frozenset({"dlib-face", "ge2e-voice"})  # take samples as they are, full scale 1, and no others
 
 
 def register(name: str, factory: Factory) -> None:

@@ -369,7 +369,7 @@ def test_the_python_interface():
     emb = run.embed(data.test.x[:5])
     assert emb.shape == (5, 32) and torch.isfinite(emb).all()
     assert isinstance(data, selfsame.Federation)
-    with pytest.raises(selfsame.SelfsameError, match="unknown option 'nosuch'"):
+    with pytest.raises(selfsame.SelfsameError, match="no option 'nosuch'"):
         selfsame.train("fedhide", nosuch=1)
 
 

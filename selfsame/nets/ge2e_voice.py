@@ -1,0 +1,171 @@
+"""The voice encoder of GE2E (Wan et al., 2018): three LSTM layers over mel bands of 1.6 seconds, 256 dimensions.
+
+As Resemblyzer publishes it: 40 bands of mel power, without a logarithm, at 16,000 samples a second, windows of 25 ms
+every 10 ms. What stands before the layers is part of the network: resampling, loudness, silence, mel bands. A longer
+recording is heard in parts that overlap by about a half, whose embeddings are averaged.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfsame.errors import SelfsameError
+from selfsame.nets.mel import fourier
+from selfsame.nets.resample import Resampled
+
+RATE, BANDS, HIDDEN, LAYERS = 16000, 40, 256, 3
+_WINDOW, _HOP = 400, 160  # samples
+_PART, _STEP = 160, 77  # frames of a part, and between the beginnings of two: 1.3 parts a second
+_COVERED = 0.75  # the share of the last part that must be sound
+_LOUD = 10 ** (-30 / 20)  # root mean square that quiet recordings are brought to, full scale 1
+_SILENT = 1e-4  # the share of the loudest frame's power from which a frame counts as sound: 40 dB
+_TINY = 1e-8
+
+
+def slaney_edges(bands: int, top: float) -> list[float]:
+    """Frequencies of the triangles' corners, evenly spaced in Slaney's mel: straight to 1,000 Hz, then logarithmic."""
+    bend, per, step = 1000.0, 3 / 200, math.log(6.4) / 27  # Hz, mel a Hz below, logarithm a mel above
+    last = bend * per + math.log(top / bend) / step
+    mels = [last * place / (bands + 1) for place in range(bands + 2)]
+    return [mel / per if mel < bend * per else bend * math.exp(step * (mel - bend * per)) for mel in mels]
+
+
+def slaney_filters(rate: int, bins: int, bands: int, like: Tensor) -> Tensor:
+    """Weights (bins, bands) of triangles that each have the area 1 (in Hz), from 0 to rate / 2."""
+    edge_E = torch.cat([like.new_full((1,), hertz) for hertz in slaney_edges(bands, rate / 2)])
+    hertz_F1 = torch.arange(bins, device=like.device).to(like.dtype)[:, None] * (rate / 2 / (bins - 1))
+    low_K, peak_K, high_K = edge_E[:-2], edge_E[1:-1], edge_E[2:]
+    rise_FK, fall_FK = (hertz_F1 - low_K) / (peak_K - low_K), (high_K - hertz_F1) / (high_K - peak_K)
+    return torch.minimum(rise_FK, fall_FK).clamp(min=0) * (2 / (high_K - low_K))
+
+
+class VoiceFront(nn.Module):
+    """Raw audio (n, 1, samples), full scale 1, to frames of mel power in parts (n, parts, frames, bands).
+
+    Quiet recordings are made louder. With `trim`, frames 40 dB below the loudest are left out, the others move up, and
+    silence follows them.
+    """
+
+    def __init__(self, rate: int, samples: int, trim: bool) -> None:
+        super().__init__()
+        self.resampled, self.trim = Resampled(rate, RATE), trim
+        self.samples = self.resampled.samples(samples)
+        if self.samples <= _WINDOW // 2:
+            raise SelfsameError(f"recordings of {samples} samples are too short, more than {_WINDOW // 2} are needed")
+        self.starts = part_starts(self.samples)
+        self.part = min(_PART, 1 + self.samples // _HOP)  # frames: a short recording is heard as it is
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            x = x if x.dtype == torch.float64 else x.float()
+            wave_S = _louder(self.resampled(x[:, 0]))
+            frame_TK = self._bands(wave_S)
+            if self.trim:
+                frame_TK = voiced_first(frame_TK)
+            lacks = self.starts[-1] + self.part - frame_TK.shape[1]
+            frame_TK = F.pad(frame_TK, (0, 0, 0, lacks)) if lacks > 0 else frame_TK
+            return torch.stack([frame_TK[:, start : start + self.part] for start in self.starts], 1)
+
+    def _bands(self, wave_S: Tensor) -> Tensor:
+        """Mel power (n, frames, bands), one frame at every hop, the first in the middle of the first window."""
+        half = _WINDOW // 2
+        wave_S = F.pad(wave_S[:, None], (half, half), mode="reflect")[:, 0]
+        frame_TW = wave_S.unfold(-1, _WINDOW, _HOP)
+        cos_TF, sin_TF = (frame_TW @ fourier(_WINDOW, _WINDOW, wave_S, middle=0.5)).chunk(2, -1)
+        return (cos_TF.square() + sin_TF.square()) @ slaney_filters(RATE, half + 1, BANDS, wave_S)
+
+
+def part_starts(samples: int) -> list[int]:
+    """The first frames of the parts of a recording; the last part counts where enough of it is sound."""
+    frames = -(-(samples + 1) // _HOP)
+    starts = list(range(0, max(1, frames - _PART + _STEP + 1), _STEP))
+    enough = samples - starts[-1] * _HOP >= _COVERED * _PART * _HOP
+    return starts if enough or len(starts) == 1 else starts[:-1]
+
+
+def _louder(wave_S: Tensor) -> Tensor:
+    """Quiet recordings at the loudness that the encoder expects, others as they are; silence stays silence."""
+    power_1 = wave_S.square().mean(-1, keepdim=True)
+    return wave_S * (_LOUD / (power_1 + _TINY).sqrt()).clamp(min=1)
+
+
+def voiced_first(frame_TK: Tensor) -> Tensor:
+    """Frames that are loud enough, in their order and without gaps; zeros behind them."""
+    power_T = frame_TK.detach().sum(-1)
+    kept_T = (power_T >= _SILENT * power_T.amax(-1, keepdim=True)).to(frame_TK.dtype)
+    count = frame_TK.shape[1]
+    number_T = torch.arange(count, device=frame_TK.device)
+    before_TT = (number_T[:, None] <= number_T).to(frame_TK.dtype)
+    place_T = kept_T @ before_TT - 1  # of each kept frame among the kept; whole numbers, exact
+    moves_PT = ((place_T[:, None] - number_T[:, None].to(frame_TK.dtype)).abs() < 0.5).to(frame_TK.dtype)
+    return (moves_PT * kept_T[:, None]) @ frame_TK
+
+
+class Recurrent(nn.Module):
+    """LSTM layers over frames (n, T, K) to the last state (n, H), with the names and the arithmetic of `nn.LSTM`.
+
+    Stacked replicas under vmap, which knows no such layer, take one frame after another.
+    """
+
+    def __init__(self, before: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.hidden, self.layers = hidden, layers
+        for layer in range(layers):
+            for name, shape in (
+                ("weight_ih", (4 * hidden, hidden if layer else before)),
+                ("weight_hh", (4 * hidden, hidden)),
+                ("bias_ih", (4 * hidden,)),
+                ("bias_hh", (4 * hidden,)),
+            ):
+                first = torch.empty(shape).uniform_(-(hidden**-0.5), hidden**-0.5)
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(first))
+
+    def _weights(self, layer: int) -> list[Tensor]:
+        return [getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._functorch.maybe_current_level() is not None:
+            return self._frame_by_frame(x)
+        flat = [weight for layer in range(self.layers) for weight in self._weights(layer)]
+        zero = x.new_zeros(self.layers, x.shape[0], self.hidden)
+        out_TH = torch.lstm(x, (zero, zero), flat, True, self.layers, 0.0, False, False, True)[0]
+        return out_TH[:, -1]
+
+    def _frame_by_frame(self, x: Tensor) -> Tensor:
+        for layer in range(self.layers):
+            weight_ih, weight_hh, bias_ih, bias_hh = self._weights(layer)
+            state = cell = x.new_zeros(x.shape[0], self.hidden)
+            states = []
+            for given in F.linear(x, weight_ih, bias_ih + bias_hh).unbind(1):
+                take, forget, new, show = (given + F.linear(state, weight_hh)).chunk(4, -1)
+                cell = forget.sigmoid() * cell + take.sigmoid() * new.tanh()
+                state = show.sigmoid() * cell.tanh()
+                states.append(state)
+            x = torch.stack(states, 1)
+        return x[:, -1]
+
+
+class GE2EVoice(nn.Module):
+    """Recordings (n, 1, samples), full scale 1, to embeddings (n, D): the mean over the parts, at unit length.
+
+    `rate` is that of the recordings; `trim` leaves silence out.
+    """
+
+    def __init__(self, shape: tuple[int, int], width: int, *, rate: int = RATE, trim: bool = False) -> None:
+        super().__init__()
+        if shape[0] != 1:
+            raise SelfsameError(f"recordings have 1 channel, got {shape[0]}")
+        self.front = VoiceFront(rate, shape[1], trim)
+        self.lstm = Recurrent(BANDS, HIDDEN, LAYERS)
+        self.linear = nn.Linear(HIDDEN, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embeddings (n, D)."""
+        parts = len(self.front.starts)
+        heard_NTK = self.front(x).flatten(0, 1)
+        each_PD = F.normalize(self.linear(self.lstm(heard_NTK)).relu(), dim=-1).unflatten(0, (-1, parts))
+        return F.normalize(each_PD.mean(1), dim=-1)
