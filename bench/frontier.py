@@ -52,7 +52,7 @@ from selfsame.runs.run import Run  # noqa: E402
 
 Tables = dict[str, Any]
 LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-# The place of the lowest of four learning rates, by data: nobody's best was at either end in a first look.
+# The place of the lowest of four learning rates, by data.
 LOWEST = {"audiomnist": 1, "lfw": 2, "mnist_uv": 2, "cifar100": 2}
 # The loss is a softmax of scale s and its gradients about s times as long: it has the next lower four.
 STEEP = ("FedCrowd",)
