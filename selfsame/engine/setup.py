@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,14 +42,21 @@ def resolve(recipe: Recipe) -> Recipe:
     data = DATASETS[recipe.data.name]
     net = recipe.net
     own = net.name in ("", data.net)
-    options = {**(data.net_options if own else {}), **net.options}
+    options = {**(data.net_options if own else _rate(net.name, {**data.options, **recipe.data.options})), **net.options}
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    width = net.width or nets.own_width(net.name) or data.width
     cohort = replace(recipe.cohort, sampling="groups") if recipe.sums.summed else recipe.cohort
     return replace(
         recipe,
         cohort=cohort,
-        net=replace(net, name=net.name or data.net, options=options, width=net.width or data.width),
+        net=replace(net, name=net.name or data.net, options=options, width=width),
     )
+
+
+def _rate(name: str, data_options: Mapping[str, Any]) -> dict[str, Any]:
+    """The rate of the data's recordings, for a network that asks for it and expects another."""
+    expected, rate = nets.own_rate(name), data_options.get("rate", 0)
+    return {"rate": rate} if expected and rate and rate != expected else {}
 
 
 def _with_features(recipe: Recipe, federation: Federation) -> Recipe:
@@ -92,6 +100,11 @@ def _begun(
     return replace(recipe, net=part), net
 
 
+def as_seen(name: str, federation: Federation) -> Federation:
+    """The data as the network of this name takes it: standardised, or at full scale."""
+    return federation.full_scale() if nets.takes_full_scale(name) else federation
+
+
 def prepare(
     recipe: Recipe,
     federation: Federation | None = None,
@@ -113,7 +126,7 @@ def prepare(
         with ranks.in_turn():
             federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
     ranks.same("has data or a recipe", to_toml(recipe), federation.count_N, federation.class_of_N)
-    recipe = _with_features(recipe, federation)
+    recipe, federation = _with_features(recipe, federation), as_seen(recipe.net.name, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
     first = replace(world, clients=min(expected or world.clients, initially_present(recipe, world.clients)))

@@ -27,6 +27,7 @@ from selfsame.nets.frozen import fold
 KEPT = "start.safetensors"  # in a run's folder: the network that it began with
 _FORMAT = "selfsame-start-1"
 _OURS = ("selfsame-model-", "selfsame-start-")
+_CONVERTED = "selfsame-encoder-"  # by `selfsame weights convert`: the network's own names
 _INSIDE = ("state_dict", "model_state_dict", "model_state", "model", "net")  # where a .pt file may hold its tensors
 _NAMED = 4  # tensors of a kind that an error names
 Tensors = dict[str, Tensor]
@@ -76,7 +77,7 @@ def _from_safetensors(path: Path) -> Tensors:
     try:
         with safe_open(path, framework="pt") as file:
             form = (file.metadata() or {}).get("format", "")
-            if not form.startswith("selfsame-"):
+            if not form.startswith("selfsame-") or form.startswith(_CONVERTED):
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None

@@ -20,6 +20,7 @@ from selfsame.device.card import DTYPES, FORMAT, SCORES, Card, Raw
 from selfsame.device.embedder import Emb, in_parts
 from selfsame.device.model_file import read_bytes
 from selfsame.engine.checkpoint import read_tensors
+from selfsame.engine.setup import as_seen
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.fastresnet import FastResNet34
@@ -41,7 +42,8 @@ class RunEmbedder:
             raise SelfsameError(f"{folder}: the run has not ended; `selfsame resume {folder}` goes on with it")
         data = read_bytes(file)
         views = {name.removeprefix("net."): v for name, v in read_tensors(file)[0].items() if name.startswith("net.")}
-        self._federation = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
+        loaded = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
+        self._federation = as_seen(chosen.net.name, loaded)
         check_fingerprint(self._federation, folder)
         self._net = network(chosen, self._federation, method, views)
         digest = hashlib.sha256(data).hexdigest()

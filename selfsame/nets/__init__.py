@@ -24,7 +24,7 @@ from selfsame.nets.own import Factory, imported_factory, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
 
-__all__ = ["FULL_SCALE", "NETS", "Factory", "batch_coupled", "build", "register"]
+__all__ = ["NETS", "Factory", "batch_coupled", "build", "own_rate", "own_width", "register", "takes_full_scale"]
 
 NETS: dict[str, Factory] = {
     "lenet": LeNet,
@@ -59,7 +59,6 @@ _SAMPLES = {  # where they are not images
     "mlp": ("rows", ("features",)),
     "ge2e-voice": ("recordings", ("1", "samples")),
 }
-FULL_SCALE = frozenset({"dlib-face", "ge2e-voice"})  # take samples as they are, full scale 1, and no others
 
 
 def register(name: str, factory: Factory) -> None:
@@ -67,6 +66,25 @@ def register(name: str, factory: Factory) -> None:
     if name in _OURS:
         raise SelfsameError(f"network {name!r} is built in; register yours under another name")
     NETS[name] = factory
+
+
+def takes_full_scale(name: str) -> bool:
+    """Whether the network wants samples as they are, full scale 1, and no others: its factory says `full_scale`."""
+    try:
+        factory = imported_factory(name) if ":" in name and name not in NETS else NETS.get(name)
+    except SelfsameError:
+        return False  # said where it is built
+    return bool(getattr(factory, "full_scale", False))
+
+
+def own_width(name: str) -> int:
+    """The width that a network's published weights have; 0: any."""
+    return int(getattr(NETS.get(name), "own_width", 0))
+
+
+def own_rate(name: str) -> int:
+    """The samples a second that a network of recordings expects unless it is told; 0: it does not ask."""
+    return int(options_of(NETS[name]).get("rate", 0)) if name in _OURS else 0
 
 
 def size(name: str, shape: tuple[int, ...], width: int, **options: Any) -> int:

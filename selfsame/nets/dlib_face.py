@@ -7,6 +7,8 @@ missing at the right, at the bottom and in further channels is zero.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -71,6 +73,9 @@ class DlibFace(nn.Module):
 
     `crop`: the side in pixels of the middle that is kept, 0 for all; `size`: what that is brought to.
     """
+
+    full_scale: ClassVar[bool] = True
+    own_width: ClassVar[int] = 128
 
     def __init__(self, shape: tuple[int, int, int], width: int, *, crop: int = 0, size: int = SIZE) -> None:
         super().__init__()

@@ -8,6 +8,7 @@ recording is heard in parts that overlap by about a half, whose embeddings are a
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -154,6 +155,9 @@ class GE2EVoice(nn.Module):
 
     `rate` is that of the recordings; `trim` leaves silence out.
     """
+
+    full_scale: ClassVar[bool] = True
+    own_width: ClassVar[int] = HIDDEN
 
     def __init__(self, shape: tuple[int, int], width: int, *, rate: int = RATE, trim: bool = False) -> None:
         super().__init__()
