@@ -21,7 +21,7 @@ from selfsame.nets.resample import Resampled
 RATE, BANDS, HIDDEN, LAYERS = 16000, 40, 256, 3
 _WINDOW, _HOP = 400, 160  # samples
 _PART, _STEP = 160, 77  # frames of a part, and between the beginnings of two: 1.3 parts a second
-_COVERED = 0.75  # the share of the last part that must be sound
+_ENOUGH = _PART * _HOP * 3 // 4  # samples of a further part that must be there
 _LOUD = 10 ** (-30 / 20)  # root mean square that quiet recordings are brought to, full scale 1
 _SILENT = 1e-4  # the share of the loudest frame's power from which a frame counts as sound: 40 dB
 _TINY = 1e-8
@@ -81,11 +81,9 @@ class VoiceFront(nn.Module):
 
 
 def part_starts(samples: int) -> list[int]:
-    """The first frames of the parts of a recording; the last part counts where enough of it is sound."""
-    frames = -(-(samples + 1) // _HOP)
-    starts = list(range(0, max(1, frames - _PART + _STEP + 1), _STEP))
-    enough = samples - starts[-1] * _HOP >= _COVERED * _PART * _HOP
-    return starts if enough or len(starts) == 1 else starts[:-1]
+    """The first frames of a recording's parts: one at every step of which enough is sound, and the first always."""
+    last = (samples - _ENOUGH) // _HOP
+    return [0, *range(_STEP, last + 1, _STEP)]
 
 
 def _louder(wave_S: Tensor) -> Tensor:
@@ -106,50 +104,6 @@ def voiced_first(frame_TK: Tensor) -> Tensor:
     return (moves_PT * kept_T[:, None]) @ frame_TK
 
 
-class Recurrent(nn.Module):
-    """LSTM layers over frames (n, T, K) to the last state (n, H), with the names and the arithmetic of `nn.LSTM`.
-
-    Stacked replicas under vmap, which knows no such layer, take one frame after another.
-    """
-
-    def __init__(self, before: int, hidden: int, layers: int) -> None:
-        super().__init__()
-        self.hidden, self.layers = hidden, layers
-        for layer in range(layers):
-            for name, shape in (
-                ("weight_ih", (4 * hidden, hidden if layer else before)),
-                ("weight_hh", (4 * hidden, hidden)),
-                ("bias_ih", (4 * hidden,)),
-                ("bias_hh", (4 * hidden,)),
-            ):
-                first = torch.empty(shape).uniform_(-(hidden**-0.5), hidden**-0.5)
-                self.register_parameter(f"{name}_l{layer}", nn.Parameter(first))
-
-    def _weights(self, layer: int) -> list[Tensor]:
-        return [getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-
-    def forward(self, x: Tensor) -> Tensor:
-        if torch._C._functorch.maybe_current_level() is not None:
-            return self._frame_by_frame(x)
-        flat = [weight for layer in range(self.layers) for weight in self._weights(layer)]
-        zero = x.new_zeros(self.layers, x.shape[0], self.hidden)
-        out_TH = torch.lstm(x, (zero, zero), flat, True, self.layers, 0.0, False, False, True)[0]
-        return out_TH[:, -1]
-
-    def _frame_by_frame(self, x: Tensor) -> Tensor:
-        for layer in range(self.layers):
-            weight_ih, weight_hh, bias_ih, bias_hh = self._weights(layer)
-            state = cell = x.new_zeros(x.shape[0], self.hidden)
-            states = []
-            for given in F.linear(x, weight_ih, bias_ih + bias_hh).unbind(1):
-                take, forget, new, show = (given + F.linear(state, weight_hh)).chunk(4, -1)
-                cell = forget.sigmoid() * cell + take.sigmoid() * new.tanh()
-                state = show.sigmoid() * cell.tanh()
-                states.append(state)
-            x = torch.stack(states, 1)
-        return x[:, -1]
-
-
 class GE2EVoice(nn.Module):
     """Recordings (n, 1, samples), full scale 1, to embeddings (n, D): the mean over the parts, at unit length.
 
@@ -164,12 +118,13 @@ class GE2EVoice(nn.Module):
         if shape[0] != 1:
             raise SelfsameError(f"recordings have 1 channel, got {shape[0]}")
         self.front = VoiceFront(rate, shape[1], trim)
-        self.lstm = Recurrent(BANDS, HIDDEN, LAYERS)
+        self.lstm = nn.LSTM(BANDS, HIDDEN, LAYERS, batch_first=True)
         self.linear = nn.Linear(HIDDEN, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D)."""
         parts = len(self.front.starts)
         heard_NTK = self.front(x).flatten(0, 1)
-        each_PD = F.normalize(self.linear(self.lstm(heard_NTK)).relu(), dim=-1).unflatten(0, (-1, parts))
+        last_NH = self.lstm(heard_NTK)[0][:, -1]
+        each_PD = F.normalize(self.linear(last_NH).relu(), dim=-1).unflatten(0, (-1, parts))
         return F.normalize(each_PD.mean(1), dim=-1)
