@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfsame.commands.options import Best, Quiet, TrustCode
+from selfsame.commands.options import Best, Quiet, Settings, TrustCode
+from selfsame.errors import SelfsameError
+from selfsame.fields import short_name
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path | None, typer.Argument(help="Folder of a run; none with --net.")] = None,
     path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
+    net: Annotated[str | None, typer.Option("--net", help="In place of a run: a network nobody trained here.")] = None,
+    start: Annotated[Path | None, typer.Option("--start", help="With --net: its weights.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="With --net: the data set.")] = None,
+    settings: Settings = None,
     trials: Annotated[int, typer.Option(help="Pairs of unseen samples to draw, half of them of one person.")] = 200_000,
     bootstrap: Annotated[int, typer.Option(help="Replicates for the 95 % intervals; 0 for none.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of all that is drawn.")] = 0,
@@ -27,7 +33,7 @@ def evaluate(
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure how well a trained network tells people apart.
+    """Measure how well a trained network tells people apart, or, with --net, one that nobody trained here.
 
     Error rates with intervals by person, per user, on every protocol the data allow.
     """
@@ -37,12 +43,21 @@ def evaluate(
     from selfsame.report.evaluation import evaluation_page, evaluation_remarks, protocol_tables, user_sheet
     from selfsame.runs.assess import assess
     from selfsame.runs.run import open_run
+    from selfsame.runs.untrained import untrained_run
 
-    folder = out or run
+    if run is not None and not (net or start or data or settings):
+        folder = out or run
+    elif run is None and net and start and data:
+        folder = out or Path("runs") / f"{short_name(net)}-{data}"
+    else:
+        raise SelfsameError("evaluate: name the folder of a run, or --net, --start and --data together")
     folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before anything is measured
     errors = Console(stderr=True, quiet=quiet)
     with errors.status("loading"):
-        opened = open_run(run, path, device, trust_code=trust_code, best=best)
+        if run is not None:
+            opened = open_run(run, path, device, trust_code=trust_code, best=best)
+        else:
+            opened = untrained_run(str(net), Path(str(start)), str(data), path, settings or [], device)
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
     write_json(folder / "evaluation.json", result)

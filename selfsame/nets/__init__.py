@@ -24,7 +24,17 @@ from selfsame.nets.own import Factory, imported_factory, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
 
-__all__ = ["NETS", "Factory", "batch_coupled", "build", "own_rate", "own_width", "register", "takes_full_scale"]
+__all__ = [
+    "NETS",
+    "Factory",
+    "batch_coupled",
+    "build",
+    "own_distance",
+    "own_rate",
+    "own_width",
+    "register",
+    "takes_full_scale",
+]
 
 NETS: dict[str, Factory] = {
     "lenet": LeNet,
@@ -80,6 +90,11 @@ def takes_full_scale(name: str) -> bool:
 def own_width(name: str) -> int:
     """The width that a network's published weights have; 0: any."""
     return int(getattr(NETS.get(name), "own_width", 0))
+
+
+def own_distance(name: str) -> str:
+    """How embeddings by a network's published weights are compared: cosine or euclidean."""
+    return str(getattr(NETS.get(name), "own_distance", "cosine"))
 
 
 def own_rate(name: str) -> int:

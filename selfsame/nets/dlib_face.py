@@ -76,6 +76,7 @@ class DlibFace(nn.Module):
 
     full_scale: ClassVar[bool] = True
     own_width: ClassVar[int] = 128
+    own_distance: ClassVar[str] = "euclidean"
 
     def __init__(self, shape: tuple[int, int, int], width: int, *, crop: int = 0, size: int = SIZE) -> None:
         super().__init__()

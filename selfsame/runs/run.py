@@ -51,7 +51,8 @@ class Run:
     curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     leakage: Leakage | None = None
     diverged: bool = False
-    enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices
+    enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices, or nobody trained
+    untrained: bool = False  # the network is as it was given, and stays so
 
     def __repr__(self) -> str:
         at = f"round {self.state.round:,} of {self.recipe.run.rounds:,}"
@@ -453,11 +454,11 @@ def _open_served(recipe: Recipe, folder: Path) -> Run:
         value.copy_(tensors[name])
     state.round = recipe.run.rounds
     run = Run(problem, state, folder)
-    run.enrolled = _enrolled(run)
+    run.enrolled = enrolled_by_clients(run)
     return run
 
 
-def _enrolled(run: Run) -> Tensor:
+def enrolled_by_clients(run: Run) -> Tensor:
     """What clients, or the clients of a class, would enrol with some of their own samples; zeros without samples."""
     problem, federation = run.problem, run.problem.federation
     clients = run.state.present
