@@ -22,6 +22,14 @@ def evaluate(
     start: Annotated[Path | None, typer.Option("--start", help="With --net: its weights.")] = None,
     data: Annotated[str | None, typer.Option("--data", help="With --net: the data set.")] = None,
     settings: Settings = None,
+    also: Annotated[
+        str | None,
+        typer.Option("--also", help="Another data set, for what was forgotten: EER on its people, before and after."),
+    ] = None,
+    also_path: Annotated[Path | None, typer.Option("--also-path", help="Where the files of --also are.")] = None,
+    also_settings: Annotated[
+        list[str] | None, typer.Option("--also-set", metavar="KEY=VALUE", help="An option of that data set.")
+    ] = None,
     trials: Annotated[int, typer.Option(help="Pairs of unseen samples to draw, half of them of one person.")] = 200_000,
     bootstrap: Annotated[int, typer.Option(help="Replicates for the 95 % intervals; 0 for none.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of all that is drawn.")] = 0,
@@ -39,9 +47,18 @@ def evaluate(
     """
     from rich.console import Console
 
+    from selfsame.config.recipe import bare_options
+    from selfsame.data import load
     from selfsame.files import write, write_json
-    from selfsame.report.evaluation import evaluation_page, evaluation_remarks, protocol_tables, user_sheet
+    from selfsame.report.evaluation import (
+        elsewhere_sheets,
+        evaluation_page,
+        evaluation_remarks,
+        protocol_tables,
+        user_sheet,
+    )
     from selfsame.runs.assess import assess
+    from selfsame.runs.elsewhere import elsewhere
     from selfsame.runs.run import open_run
     from selfsame.runs.untrained import untrained_run
 
@@ -51,6 +68,10 @@ def evaluate(
         folder = out or Path("runs") / f"{short_name(net)}-{data}"
     else:
         raise SelfsameError("evaluate: name the folder of a run, or --net, --start and --data together")
+    if also is None and (also_path or also_settings):
+        raise SelfsameError("--also-path, --also-set: of which data set? Name it with --also")
+    if also is not None and run is None:
+        raise SelfsameError("--also: a network that nobody trained has forgotten nothing; name it as --data")
     folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before anything is measured
     errors = Console(stderr=True, quiet=quiet)
     with errors.status("loading"):
@@ -60,11 +81,18 @@ def evaluate(
             opened = untrained_run(str(net), Path(str(start)), str(data), path, settings or [], device)
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
+        if also is not None:
+            status.update(f"measuring: what was forgotten of {also}")
+            options = bare_options(also_settings)
+            there = load(also, also_path, **options)
+            result["elsewhere"] = elsewhere(opened, also, there, options, trials, bootstrap, seed)
     write_json(folder / "evaluation.json", result)
     write(folder / "evaluation.html", evaluation_page(result))
     console = _console()
     for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)
+    for sheet in elsewhere_sheets(result):
+        console.print(sheet.terminal())
     for remark in evaluation_remarks(result):
         print(remark)
     print(f"report: {folder / 'evaluation.html'}")

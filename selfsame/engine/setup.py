@@ -42,7 +42,10 @@ def resolve(recipe: Recipe) -> Recipe:
     data = DATASETS[recipe.data.name]
     net = recipe.net
     own = net.name in ("", data.net)
-    options = {**(data.net_options if own else _rate(net.name, {**data.options, **recipe.data.options})), **net.options}
+    options = {
+        **(data.net_options if own else rate_option(net.name, {**data.options, **recipe.data.options})),
+        **net.options,
+    }
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
     width = net.width or nets.own_width(net.name) or data.width
     cohort = replace(recipe.cohort, sampling="groups") if recipe.sums.summed else recipe.cohort
@@ -53,7 +56,7 @@ def resolve(recipe: Recipe) -> Recipe:
     )
 
 
-def _rate(name: str, data_options: Mapping[str, Any]) -> dict[str, Any]:
+def rate_option(name: str, data_options: Mapping[str, Any]) -> dict[str, Any]:
     """The rate of the data's recordings, for a network that asks for it and expects another."""
     expected, rate = nets.own_rate(name), data_options.get("rate", 0)
     return {"rate": rate} if expected and rate and rate != expected else {}

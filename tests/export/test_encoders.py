@@ -1,4 +1,4 @@
-"""Ready encoders as model files: what stands before the layers is in the file, which equals PyTorch on random weights."""
+"""Ready encoders as model files: with what stands before the layers, and equal to PyTorch on random weights."""
 
 from dataclasses import replace
 
