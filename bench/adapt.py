@@ -1,11 +1,11 @@
-"""A ready encoder adapted to one's own people: python bench/adapt.py choose|measure|table FILE --data DATA --start FILE.
+"""A ready encoder adapted to one's own people: python bench/adapt.py choose|measure|table FILE [options].
 
 choose   every learning rate of every method and every way of learning (the last layer, adapters, all), on people set
          apart of those that are trained on (`for_choosing`; of LFW on the first of --folds); nothing of the test is
          looked at.
 measure  the best rate of each by that, on the whole federation, three seeds, every fold: EER on unseen people by the
-         encoder as it is published, by the adapted one, and the change, on the same pairs with intervals by person. Then
-         the same on what the encoder could do before: the same unseen people in grey and blurred, or in noise.
+         encoder as it is published, by the adapted one, and the change, on the same pairs, with intervals by person.
+         Then the same on what may be forgotten: the same unseen people in grey and blurred, or in noise.
 table    what is in the file.
 
 Every finished run is a line of the file, and a run that is there is not repeated. Where the last layer alone learns,
@@ -32,25 +32,25 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch  # noqa: E402
-from common import finished  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+import torch
+from common import finished
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from selfsame import nets  # noqa: E402
-from selfsame.config.recipe import Recipe, from_mapping  # noqa: E402
-from selfsame.data import Federation, Held, Samples, load  # noqa: E402
-from selfsame.data.choosing import for_choosing  # noqa: E402
-from selfsame.engine.machine import choose_machine, facts  # noqa: E402
-from selfsame.engine.plan import make_plan  # noqa: E402
-from selfsame.engine.problem import Problem  # noqa: E402
-from selfsame.engine.rounds import Engine  # noqa: E402
-from selfsame.engine.setup import prepare  # noqa: E402
-from selfsame.engine.state import State, begin  # noqa: E402
-from selfsame.methods.base import unit  # noqa: E402
-from selfsame.runs.elsewhere import elsewhere  # noqa: E402
-from selfsame.runs.run import Run  # noqa: E402
+from selfsame import nets
+from selfsame.config.recipe import Recipe, from_mapping
+from selfsame.data import Federation, Held, Samples, load
+from selfsame.data.choosing import for_choosing
+from selfsame.engine.machine import choose_machine, facts
+from selfsame.engine.plan import make_plan
+from selfsame.engine.problem import Problem
+from selfsame.engine.rounds import Engine
+from selfsame.engine.setup import prepare
+from selfsame.engine.state import State, begin
+from selfsame.methods.base import unit
+from selfsame.runs.elsewhere import elsewhere
+from selfsame.runs.run import Run
 
 Tables = dict[str, Any]
 
@@ -279,9 +279,8 @@ def done(file: Path, key: Tables) -> bool:
 
 def choose(args: argparse.Namespace) -> None:
     federation: dict[bool, Federation] = {}
-    for number, (name, kind, rate) in enumerate(
-        (name, kind, rate) for name, kind in product(args.methods, args.kinds) for rate in args.rates or RATES[kind]
-    ):
+    cases = [(name, kind, r) for name, kind in product(args.methods, args.kinds) for r in args.rates or RATES[kind]]
+    for number, (name, kind, rate) in enumerate(cases):
         key = {
             "phase": "choose",
             "data": args.data,

@@ -1,4 +1,4 @@
-"""Encoders that nobody trained here: python bench/zero_shot.py FILE --face FILE --lfw DATA --voice FILE --audiomnist DATA.
+"""Encoders that nobody trained here: python bench/zero_shot.py FILE --face FILE --lfw DATA [and voices alike].
 
 LFW: the 6,000 official pairs in ten folds, pictures of 64x64 of which the middle is kept. AudioMNIST: pairs of single
 digits of the twelve unseen speakers, 1 s at 8 kHz. EER with intervals by person, for each way of preparing samples and
@@ -16,17 +16,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import finished  # noqa: E402
+from common import finished
 
-from selfsame.config.recipe import from_mapping  # noqa: E402
-from selfsame.data import load  # noqa: E402
-from selfsame.engine.machine import facts  # noqa: E402
-from selfsame.engine.setup import prepare  # noqa: E402
-from selfsame.engine.state import begin  # noqa: E402
-from selfsame.measure.outcome import outcome  # noqa: E402
-from selfsame.measure.protocols import PROTOCOLS, Bench  # noqa: E402
-from selfsame.report.evaluation import with_interval  # noqa: E402
-from selfsame.runs.run import Run  # noqa: E402
+from selfsame.config.recipe import from_mapping
+from selfsame.data import load
+from selfsame.engine.machine import facts
+from selfsame.engine.setup import prepare
+from selfsame.engine.state import begin
+from selfsame.measure.outcome import outcome
+from selfsame.measure.protocols import PROTOCOLS, Bench
+from selfsame.report.evaluation import with_interval
+from selfsame.runs.run import Run
 
 LFW = {"size": 64, "test": 0, "least": 0}  # everybody outside of the pairs is a client, and not asked
 CASES = [
