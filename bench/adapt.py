@@ -399,9 +399,7 @@ def main() -> None:
         "--folds", default="1", help="of LFW: one, or a range such as 1-10; settings are chosen on the first"
     )
     parser.add_argument("--keep", type=float, default=0.0, help="weight of the pull towards the first network")
-    parser.add_argument(
-        "--cold", dest="warm", action="store_false", help="vectors that stand for people begin at random"
-    )
+    parser.add_argument("--warm", action="store_true", help="vectors that stand for people begin as what they enrol")
     parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--cohort", type=int, default=0)
