@@ -12,14 +12,14 @@ selfsame weights convert ge2e-voice "$wheel" --out "$out/voice.safetensors"
 
 echo "# 2. The encoder as it is: EER on pairs of single digits by speakers whom nobody trains on"
 selfsame evaluate --net ge2e-voice --start "$out/voice.safetensors" --data audiomnist --path "$data" \
-    --trials 20000 --bootstrap 200 --out "$out/before" --quiet | grep -E "protocol|unseen|trial list +[0-9]"
+    --trials 20000 --bootstrap 200 --out "$out/before" --quiet | grep -E "^protocol +genuine|^unseen(,| pairs).*\["
 
 echo "# 3. Adapted: its last layer learns on 48 speakers' devices, the server sees masked sums"
 selfsame train fedcrowd --data audiomnist --path "$data" --start "$out/voice.safetensors" --aggregation masked \
     --set net.name=ge2e-voice --set net.train=last --set cohort.size=12 --set local.batch=8 --set local.lr=0.3 \
     --set local.schedule=cosine --set server.optimiser=momentum --set run.eval_every="$ROUNDS" \
     --rounds "$ROUNDS" --out "$out/run" --quiet
-selfsame evaluate "$out/run" --trials 20000 --bootstrap 200 --quiet | grep -E "protocol|unseen|trial list +[0-9]"
+selfsame evaluate "$out/run" --trials 20000 --bootstrap 200 --quiet | grep -E "^protocol +genuine|^unseen(,| pairs).*\["
 
 echo "# 4. For devices: one file with resampling and mel bands inside, and one with int8 weights"
 selfsame export "$out/run" --int8 --check 64

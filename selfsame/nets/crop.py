@@ -1,6 +1,7 @@
-"""The middle of a picture at another size, as a layer: what an encoder expects is part of it, and of its model file.
+"""A part of a picture at another size, as a layer: what an encoder expects is part of it, and of its model file.
 
-Resizing is a product with a table on either side: plain operations, which every exporter knows.
+Resizing is a product with a table on either side, turning reads four pixels for each: plain operations, which every
+exporter knows.
 """
 
 from __future__ import annotations
@@ -51,3 +52,47 @@ class MiddleAt(nn.Module):
             table_AB = resize_table(self.crop, self.size, x)
             out: Tensor = table_AB @ x @ table_AB.T
             return out.clamp(0, 1)  # a cubic overshoots at edges
+
+
+class EyesAt(nn.Module):
+    """Pictures (n, C, H, W) turned, scaled and moved so that the eyes come to lie where an encoder expects them.
+
+    `eyes`: where they are in every picture, (x, y, x, y) in pixels, the left one in the picture first, as a camera or a
+    publisher aligns faces. `wanted`: where they come to lie, in shares of the side of `size` pixels. Between the
+    centres of pixels it is straight lines; beyond the edge the nearest pixel.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], eyes: tuple[int, ...], wanted: tuple[float, ...], size: int
+    ) -> None:
+        super().__init__()
+        height, width = shape[1:]
+        inside = len(eyes) == 4 and all(0 <= eyes[n] < (width, height)[n % 2] for n in range(4))
+        if not inside or eyes[:2] == eyes[2:]:
+            raise SelfsameError(f"eyes must be two places (x, y, x, y) in pictures of {width}x{height}, got {eyes}")
+        self.size = size
+        # In complex numbers a turn, a scale and a move is z -> a z + b.
+        here = complex(*eyes[:2]), complex(*eyes[2:])
+        there = complex(*wanted[:2]) * size - complex(0.5, 0.5), complex(*wanted[2:]) * size - complex(0.5, 0.5)
+        self.turn = (here[1] - here[0]) / (there[1] - there[0])
+        self.move = here[0] - self.turn * there[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[2:]
+        with torch.autocast(x.device.type, enabled=False):
+            x = x if x.dtype == torch.float64 else x.float()
+            side = torch.arange(self.size, device=x.device).to(x.dtype)
+            right_AA, down_AA = side[None].expand(self.size, -1), side[:, None].expand(-1, self.size)
+            at_x = (self.turn.real * right_AA - self.turn.imag * down_AA + self.move.real).clamp(0, width - 1)
+            at_y = (self.turn.imag * right_AA + self.turn.real * down_AA + self.move.imag).clamp(0, height - 1)
+            left, top = at_x.floor().clamp(max=max(width - 2, 0)), at_y.floor().clamp(max=max(height - 2, 0))
+            rest_x, rest_y = at_x - left, at_y - top
+            first = (top * width + left).long().flatten()
+            next_x, next_y = min(1, width - 1), min(1, height - 1) * width
+            flat = x.flatten(2)
+            upper, lower = (
+                flat[..., first + down] * (1 - rest_x).flatten() + flat[..., first + down + next_x] * rest_x.flatten()
+                for down in (0, next_y)
+            )
+            out = upper * (1 - rest_y).flatten() + lower * rest_y.flatten()
+            return out.unflatten(-1, (self.size, self.size))

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from selfsame.errors import SelfsameError
-from selfsame.nets.crop import MiddleAt
+from selfsame.nets.crop import EyesAt, MiddleAt
 
 SIZE = 150
 _LEAST = 103  # pixels a side from which every convolution has an input
 _MEAN = (122.782, 117.001, 104.298)  # of red, green and blue, which the encoder takes off; 255 is full scale
+_EYES = (0.318, 0.314, 0.669, 0.314)  # where the middles of the eyes are in the pictures that it was trained on
 # Channels and whether the block halves the sides, from the input on.
 BLOCKS = (
     *((32, False),) * 3,
@@ -71,20 +72,31 @@ def _grown(x: Tensor, channels: int, height: int, width: int) -> Tensor:
 class DlibFace(nn.Module):
     """Pictures (n, 3, H, W) or (n, 1, H, W), full scale 1, to embeddings (n, D).
 
-    `crop`: the side in pixels of the middle that is kept, 0 for all; `size`: what that is brought to.
+    `crop`: the side in pixels of the middle that is kept, 0 for all; `size`: what that is brought to. Or `eyes`: where
+    they are in every picture, by which it is turned, scaled and moved.
     """
 
     full_scale: ClassVar[bool] = True
     own_width: ClassVar[int] = 128
     own_distance: ClassVar[str] = "euclidean"
 
-    def __init__(self, shape: tuple[int, int, int], width: int, *, crop: int = 0, size: int = SIZE) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        width: int,
+        *,
+        crop: int = 0,
+        size: int = SIZE,
+        eyes: tuple[int, ...] = (),
+    ) -> None:
         super().__init__()
         if shape[0] not in (1, 3):
             raise SelfsameError(f"pictures have 1 or 3 channels, got {shape[0]}")
         if size < _LEAST:
             raise SelfsameError(f"size must be at least {_LEAST}, got {size}")
-        self.front = MiddleAt(shape, crop, size)
+        if crop and eyes:
+            raise SelfsameError("crop and eyes both say which part of a picture is kept; give one of them")
+        self.front = EyesAt(shape, tuple(eyes), _EYES, size) if eyes else MiddleAt(shape, crop, size)
         self.stem = ScaledConv(3, 32, 7, 2)
         before = (32, *(after for after, _ in BLOCKS))
         self.blocks = nn.Sequential(*(DlibBlock(one, *block) for one, block in zip(before, BLOCKS, strict=False)))

@@ -47,6 +47,39 @@ def test_the_middle_is_kept():
     torch.testing.assert_close(crop.MiddleAt((3, 8, 10), 6, 15)(even), torch.full((1, 3, 15, 15), 0.3))
 
 
+def test_eyes_come_to_lie_where_they_are_wanted():
+    """By hand: the point of the picture that each new pixel shows, and the four pixels around it."""
+    x = torch.rand(1, 2, 9, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    eyes, wanted, size = (3, 2, 7, 5), (0.25, 0.4, 0.75, 0.4), 8
+    got = crop.EyesAt((2, 9, 11), eyes, wanted, size)(x)
+    assert got.shape == (1, 2, size, size)
+    # From (1.5, 2.7) to (5.5, 2.7), a step of 4 to the right, became one of 4 right and 3 down: 5 pixels for 4.
+    for row in range(size):
+        for column in range(size):
+            along, across = (column - 1.5) / 4, (row - 2.7) / 4
+            at_x = min(max(3 + 4 * along - 3 * across, 0), 10)
+            at_y = min(max(2 + 3 * along + 4 * across, 0), 8)
+            left, top = min(int(at_x), 9), min(int(at_y), 7)
+            for channel in range(2):
+                one = x[0, channel]
+                want = sum(
+                    float(one[top + down, left + right])
+                    * (at_x - left if right else 1 - at_x + left)
+                    * (at_y - top if down else 1 - at_y + top)
+                    for down in (0, 1)
+                    for right in (0, 1)
+                )
+                assert float(got[0, channel, row, column]) == pytest.approx(want, abs=1e-9)
+
+
+@pytest.mark.parametrize("eyes", [(3, 2, 3, 2), (3, 2, 11, 5), (3, 2, 7), (-1, 2, 7, 5)])
+def test_eyes_that_are_none_get_one_line(eyes):
+    with pytest.raises(SelfsameError, match="eyes must be two places"):
+        build("dlib-face", (3, 9, 11), 4, eyes=eyes)
+    with pytest.raises(SelfsameError, match="give one of them"):
+        build("dlib-face", (3, 9, 11), 4, eyes=(3, 2, 7, 5), crop=5)
+
+
 def test_a_block_that_halves_fills_up_with_zeros():
     """Sides of 8: the convolution leaves 3, the average 4; the fourth row and column are the shortcut's alone."""
     block = DlibBlock(2, 4, True)
