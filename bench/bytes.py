@@ -1,6 +1,7 @@
 """What a round on real devices sends, what half precision costs, and what lost replies cost.
 
 python bench/bytes.py sizes    bytes a round and device for each method, of real messages at ResNet-18 size
+python bench/bytes.py parts    the same for fedhide where a part of the network learns, or adapters of it
 python bench/bytes.py half     accuracy with the network in half precision against exact, digits, several seeds
 python bench/bytes.py lost     accuracy where 30 % and 60 % of the replies are lost over 50 rounds, digits
 """
@@ -31,6 +32,7 @@ from selfsame.engine.problem import Problem
 from selfsame.engine.reference import Answer, client_update, take_answers
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
+from selfsame.engine.starting import KEPT
 from selfsame.engine.state import State, begin
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.methods.base import pick, put_rows
@@ -53,14 +55,16 @@ class _Last(Server):
         return Seat(last, last, 0, owner)
 
 
-def sizes(name: str, transport: str, samples: torch.Tensor) -> tuple[int, int, int, int]:
+def sizes(
+    name: str, transport: str, samples: torch.Tensor, part: dict[str, object] | None = None
+) -> tuple[int, int, int, int]:
     """(parameters, bytes of a request, bytes of its answer, both of a registration), of a round that is really run."""
     options = {"code_length": 511} if name.startswith("feduv") else {}
     order = from_mapping(
         {
             "method": {"name": name, **options},
             "data": {"name": "cifar100"},
-            "net": {"name": "resnet18", "width": 512},
+            "net": {"name": "resnet18", "width": 512, **(part or {})},
             "run": {"rounds": 1, "device": "cpu", "precision": "float32"},
             "local": {"batch": len(samples)},
         }
@@ -74,7 +78,7 @@ def sizes(name: str, transport: str, samples: torch.Tensor) -> tuple[int, int, i
             federation=federation,
             transport=transport,
         )
-        device = Device(Path(folder) / "node", samples, trial=True)
+        device = Device(Path(folder) / "node", samples, trial=True, start=Path(folder) / "server" / KEPT)
         server.begin(["node"], 0.0)
         passed = []
         while not server.done:
@@ -97,6 +101,28 @@ def size_table() -> None:
         _, down16, up16, _ = sizes(name, "half", samples)
         share = (down16 + up16) / (down + up)
         print(f"| {name} | {count:,} | {down:,} | {up:,} | {down16:,} | {up16:,} | {100 * share:.1f} % | {once:,} |")
+
+
+PARTS: dict[str, dict[str, object]] = {
+    "all": {},
+    "last": {"train": ["last"]},
+    "norms": {"train": ["norms"]},
+    "adapters of rank 1": {"adapters": 1},
+    "adapters of rank 4": {"adapters": 4},
+    "adapters of rank 4, norms": {"adapters": 4, "train": ["norms"]},
+    "adapters of rank 16": {"adapters": 16},
+}
+
+
+def part_table() -> None:
+    samples = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    print(f"fedhide, ResNet-18, 512-d; bytes a round and device; {header(torch.device('cpu'))}\n")
+    print("| what learns | parameters | down, fp32 | up, fp32 | up, fp16 |")
+    print("|---|---:|---:|---:|---:|")
+    for what, part in PARTS.items():
+        count, down, up, _ = sizes("fedhide", "exact", samples, part)
+        _, _, up16, _ = sizes("fedhide", "half", samples, part)
+        print(f"| {what} | {count:,} | {down:,} | {up:,} | {up16:,} |")
 
 
 # Half precision
@@ -235,7 +261,7 @@ def lost_table(methods: list[str], rounds: int, seeds: int, steps: int, devices:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["sizes", "half", "lost"])
+    parser.add_argument("what", choices=["sizes", "parts", "half", "lost"])
     parser.add_argument("--methods", nargs="+", default=LOCAL, choices=LOCAL)
     parser.add_argument("--rounds", type=int, default=0, help="50 for lost replies, 200 for half precision")
     parser.add_argument("--seeds", type=int, default=5)
@@ -245,6 +271,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.what == "sizes":
         size_table()
+    elif given.what == "parts":
+        part_table()
     elif given.what == "half":
         half_table(given.methods, given.rounds or 200, given.seeds)
     else:

@@ -28,6 +28,7 @@ from selfsame.commands import (
     train,
     tune,
     verify,
+    weights,
 )
 from selfsame.errors import SelfsameError, not_installed
 
@@ -67,6 +68,7 @@ _COMMANDS: dict[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
 }
 _GROUPS = {  # commands that have commands
     "data": ("Train", data.app, "List the data sets, describe one, or check its files."),
+    "weights": ("Train", weights.app, "List ready encoders, or convert their published weights."),
     "cluster": ("Deploy", cluster.app, "Run a federation of real processes over Flower."),
 }
 

@@ -34,25 +34,28 @@ class LastLayer:
     def of(problem: Problem) -> LastLayer | None:
         """The last linear layer as wide as the embedding; None: the network ends otherwise."""
         last: LastLayer | None = None
+        learned = problem.model.layout.names
         for name, module in problem.model.net.named_modules():
             if isinstance(module, nn.Linear) and module.out_features == problem.world.dim:
                 place = f"{name}." if name else ""
                 last = LastLayer(f"{place}weight", None if module.bias is None else f"{place}bias")
+        if last is None or not {f"net.{name}" for name in (last.weight, last.bias) if name} <= set(learned):
+            return None  # it does not learn, or only through an adapter
         return last
 
     def shift(self, problem: Problem, change_MP: Tensor) -> Tensor:
         """How these updates move the bias; without one, the row sums of how they move the weights: shape (M, D)."""
-        views = problem.model.net_views(change_MP)
+        views = problem.model.learned_views(change_MP)
         return views[self.weight].sum(-1) if self.bias is None else views[self.bias]
 
     def of_network(self, problem: Problem, theta: Tensor) -> Layer:
         """The layer of a network (P,) or of several (M, P), or of their updates, in double precision."""
-        views = problem.model.net_views(theta)
+        views = problem.model.learned_views(theta)
         return Layer(views[self.weight].double(), None if self.bias is None else views[self.bias].double())
 
     def seen(self, problem: Problem, theta_P: Tensor, change_MP: Tensor, scale: float) -> Seen:
         """The moments of updates that began at `theta_P`, over `scale`: the learning rate times the steps."""
-        before, change = problem.model.net_views(theta_P), problem.model.net_views(change_MP / scale)
+        before, change = problem.model.learned_views(theta_P), problem.model.learned_views(change_MP / scale)
         if self.bias is None:
             return seen_of(change[self.weight], None, before[self.weight], None)
         return seen_of(change[self.weight], change[self.bias], before[self.weight], before[self.bias])

@@ -96,6 +96,8 @@ def up(
     people = _people(made)
     nodes = _fitting(made, people, nodes)
     made = replace(made, cohort=replace(made.cohort, size=min(made.cohort.size or nodes, nodes)))
+    if made.net.start:
+        made = replace(made, net=replace(made.net, start=str(Path(made.net.start).expanduser().absolute())))
     folder = out or new_folder(f"cluster-{short_name(method)}-{made.data.name}")
     vacant(folder)
     transport = "half" if half else "exact"
@@ -299,7 +301,9 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
 
     from selfsame.deploy.aggregation.sum_terms import ENCLAVE
     from selfsame.deploy.flower.cluster import Cluster
+    from selfsame.deploy.flower.terms import RUN
     from selfsame.deploy.flower.watch import Watch
+    from selfsame.engine.starting import KEPT
 
     people = _people(recipe)
     samples = [str(place) for place in people] or [f"{recipe.data.name}:{number}" for number in range(serving.nodes)]
@@ -313,6 +317,8 @@ def _watch(folder: Path, recipe: Recipe, serving: Serving, quiet: bool) -> None:
     if ":" in recipe.method.name:  # the nodes have the same owner, who may name the code that they import
         extra["methods"] = recipe.method.name
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), os.getcwd())))
+    if recipe.net.anchored:  # written by the server before it invites anybody
+        extra["start"] = str(folder.resolve() / "server" / RUN / KEPT)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does, everything taken down
     try:
         with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:

@@ -10,9 +10,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from selfsame.commands.options import Aggregation, Own, PathTo
+from selfsame.commands.options import Aggregation, Own, PathTo, given_tables
 from selfsame.commands.progress import loading, table_of
 from selfsame.errors import SelfsameError
+
+_ELSEWHERE = ("net.", "data.", "sums.")  # settings that are not a method's own
+WireData = Annotated[str | None, typer.Option("--data", help="Data set, to say how large a network update is.")]
 
 
 def methods(
@@ -40,8 +43,13 @@ def wire(
     method: Annotated[str, typer.Argument(help="Method; `selfsame methods` lists them.")],
     settings: Own = None,
     aggregation: Aggregation = None,
+    data: WireData = None,
+    path: PathTo = None,
 ) -> None:
-    """Print every field that leaves or stays, and who sees it."""
+    """Print every field that leaves or stays, and who sees it.
+
+    With --data also the bytes of a network update; --set net.adapters=4 and the like say what of it learns.
+    """
     from selfsame.config.recipe import NamedPart, Recipe, SumsPart, bare_options
     from selfsame.engine.sums import check_sums
     from selfsame.methods import make
@@ -49,7 +57,10 @@ def wire(
     from selfsame.runs.summary import wire_rows
 
     sums = SumsPart(aggregation or "clear")
-    made = make(method, bare_options(settings))
+    own = [setting for setting in settings or () if not setting.startswith(_ELSEWHERE)]
+    if data is None and len(own) < len(settings or ()):
+        raise SelfsameError("--set net.*, data.*, sums.*: a network's size goes with its data; name that with --data")
+    made = make(method, bare_options(own))
     check_sums(Recipe(NamedPart(method), sums=sums), made)
     found = wire_rows(made.wire, sums.summed)
     rows = [(name, way, sight_words(sight), made.wire.bound_words(name, way), what) for name, way, sight, what in found]
@@ -58,6 +69,25 @@ def wire(
     said = aggregation_words(sums.aggregation, found)
     if said:
         typer.echo(said)
+    if data is not None:
+        typer.echo(_update_words(method, given_tables(data, path, aggregation, device="cpu"), settings or []))
+
+
+def _update_words(method: str, given: dict[str, dict[str, Any]], settings: list[str]) -> str:
+    """How large a network update is, whole and of what learns."""
+    from selfsame.config.presets import make_recipe
+    from selfsame.engine.setup import prepare
+
+    problem = prepare(make_recipe(method, None, given, settings))
+    model, sums = problem.model, problem.recipe.sums
+    head = model.parameters - model.size
+    wide = sums.bits // 8 if sums.aggregation == "masked" else 4
+    part = "" if model.size == model.whole else f" of {model.whole:,} in the network"
+    beside = f" and {head:,} beside it" if head else ""
+    return (
+        f"a network update: {model.size:,} parameters{part}{beside} learn, {wide * model.parameters:,} bytes up a round"
+        f" ({wide * (model.whole + head):,} where all learn)"
+    )
 
 
 def _below(words: str) -> str:

@@ -7,15 +7,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfsame.commands.options import Best, Quiet, TrustCode
+from selfsame.commands.options import Best, Quiet, Settings, TrustCode
+from selfsame.errors import SelfsameError
+from selfsame.fields import short_name
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path | None, typer.Argument(help="Folder of a run; none with --net.")] = None,
     path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
+    net: Annotated[str | None, typer.Option("--net", help="In place of a run: a network nobody trained here.")] = None,
+    start: Annotated[Path | None, typer.Option("--start", help="With --net: its weights.")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="With --net: the data set.")] = None,
+    settings: Settings = None,
+    also: Annotated[
+        str | None,
+        typer.Option("--also", help="Another data set, for what was forgotten: EER on its people, before and after."),
+    ] = None,
+    also_path: Annotated[Path | None, typer.Option("--also-path", help="Where the files of --also are.")] = None,
+    also_settings: Annotated[
+        list[str] | None, typer.Option("--also-set", metavar="KEY=VALUE", help="An option of that data set.")
+    ] = None,
     trials: Annotated[int, typer.Option(help="Pairs of unseen samples to draw, half of them of one person.")] = 200_000,
     bootstrap: Annotated[int, typer.Option(help="Replicates for the 95 % intervals; 0 for none.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of all that is drawn.")] = 0,
@@ -27,29 +41,58 @@ def evaluate(
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure how well a trained network tells people apart.
+    """Measure how well a trained network tells people apart, or, with --net, one that nobody trained here.
 
     Error rates with intervals by person, per user, on every protocol the data allow.
     """
     from rich.console import Console
 
+    from selfsame.config.recipe import bare_options
+    from selfsame.data import load
     from selfsame.files import write, write_json
-    from selfsame.report.evaluation import evaluation_page, evaluation_remarks, protocol_tables, user_sheet
+    from selfsame.report.evaluation import (
+        elsewhere_sheets,
+        evaluation_page,
+        evaluation_remarks,
+        protocol_tables,
+        user_sheet,
+    )
     from selfsame.runs.assess import assess
+    from selfsame.runs.elsewhere import elsewhere
     from selfsame.runs.run import open_run
+    from selfsame.runs.untrained import untrained_run
 
-    folder = out or run
+    if run is not None and not (net or start or data or settings):
+        folder = out or run
+    elif run is None and net and start and data:
+        folder = out or Path("runs") / f"{short_name(net)}-{data}"
+    else:
+        raise SelfsameError("evaluate: name the folder of a run, or --net, --start and --data together")
+    if also is None and (also_path or also_settings):
+        raise SelfsameError("--also-path, --also-set: of which data set? Name it with --also")
+    if also is not None and run is None:
+        raise SelfsameError("--also: a network that nobody trained has forgotten nothing; name it as --data")
     folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is said before anything is measured
     errors = Console(stderr=True, quiet=quiet)
     with errors.status("loading"):
-        opened = open_run(run, path, device, trust_code=trust_code, best=best)
+        if run is not None:
+            opened = open_run(run, path, device, trust_code=trust_code, best=best)
+        else:
+            opened = untrained_run(str(net), Path(str(start)), str(data), path, settings or [], device)
     with errors.status("measuring") as status:
         result = assess(opened, trials, bootstrap, seed, lambda what: status.update(f"measuring: {what}"))
+        if also is not None:
+            status.update(f"measuring: what was forgotten of {also}")
+            options = bare_options(also_settings)
+            there = load(also, also_path, **options)
+            result["elsewhere"] = elsewhere(opened, also, there, options, trials, bootstrap, seed)
     write_json(folder / "evaluation.json", result)
     write(folder / "evaluation.html", evaluation_page(result))
     console = _console()
     for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)
+    for sheet in elsewhere_sheets(result):
+        console.print(sheet.terminal())
     for remark in evaluation_remarks(result):
         print(remark)
     print(f"report: {folder / 'evaluation.html'}")

@@ -45,6 +45,10 @@ Aggregation = Annotated[
 Base = Annotated[
     Path | None, typer.Option("--recipe", help="Recipe (TOML) to start from in place of the tuned preset.")
 ]
+StartFrom = Annotated[
+    Path | None,
+    typer.Option("--start", help="Weights to begin with: a safetensors or .pt file, or the folder of a run."),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for the run; by default a new one under runs/.")]
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Import the method or network that the run's folder names: it runs code.")
@@ -56,10 +60,20 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
 def given_tables(
-    data: str | None = None, path: Path | None = None, aggregation: str | None = None, **run: Any
+    data: str | None = None,
+    path: Path | None = None,
+    aggregation: str | None = None,
+    start: Path | None = None,
+    **run: Any,
 ) -> dict[str, dict[str, Any]]:
     """The options that were given, as the tables of a recipe."""
     where = None if path is None else str(path)
-    parts = {"data": {"name": data, "path": where}, "sums": {"aggregation": aggregation}, "run": run}
+    weights = None if start is None else str(start)
+    parts = {
+        "data": {"name": data, "path": where},
+        "net": {"start": weights},
+        "sums": {"aggregation": aggregation},
+        "run": run,
+    }
     found = {part: {key: value for key, value in table.items() if value is not None} for part, table in parts.items()}
     return {part: table for part, table in found.items() if table}

@@ -22,6 +22,7 @@ from selfsame.commands.options import (
     Rounds,
     Seed,
     Settings,
+    StartFrom,
     TrustCode,
     given_tables,
 )  # fmt: skip
@@ -45,6 +46,7 @@ def train(
     compile: Compile = None,
     engine: EngineName = None,
     aggregation: Aggregation = None,
+    start_from: StartFrom = None,
     recipe: Base = None,
     out: Out = None,
     quiet: Quiet = False,
@@ -55,7 +57,7 @@ def train(
     from selfsame.runs.run import start
 
     given = given_tables(
-        data, path, aggregation,
+        data, path, aggregation, start_from,
         rounds=rounds, seed=seed, device=device, precision=precision, compile=compile, engine=engine,
     )  # fmt: skip
     with among_ranks() as ranks:

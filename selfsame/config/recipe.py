@@ -80,9 +80,31 @@ class NetPart(NamedPart):
     """The embedding network; an empty name and width 0 mean the data set's own choice."""
 
     width: int = 0
+    start: str = ""  # weights to begin with: a safetensors or .pt file, or the folder of a run
+    digest: str = ""  # SHA-256 of that file; filled in when it is read, and checked where it is given
+    rename: dict[str, str] = field(default_factory=dict)  # beginnings of the file's names, and what they are here
+    skip: tuple[str, ...] = ()  # patterns of names: in the file they are not read, in the network they stay as drawn
+    train: tuple[str, ...] = ()  # what learns: all, last, norms or patterns of names; none: all, or adapters alone
+    adapters: int = 0  # rank of what learns beside each other matrix, added to it in the exported network; 0: none
+    keep: float = 0.0  # weight of the pull towards the embeddings of the network that training began with
 
     def __post_init__(self) -> None:
-        _least("net", self, width=0)
+        _least("net", self, width=0, adapters=0, keep=0)
+
+    @property
+    def started(self) -> bool:
+        """Whether the network begins with given weights."""
+        return bool(self.start or self.digest)
+
+    @property
+    def anchored(self) -> bool:
+        """Whether training needs more of the first network than the parameters that learn."""
+        return bool(self.adapters or self.keep or (self.train and "all" not in self.train))
+
+    @property
+    def merged(self) -> NetPart:
+        """The same network with nothing constant in it, as it is when training has ended."""
+        return dataclasses.replace(self, start="", train=(), adapters=0, keep=0.0)
 
 
 @dataclass(frozen=True)
@@ -246,6 +268,8 @@ def from_mapping(given: Mapping[str, Any]) -> Recipe:
         if key == "title":
             values[key] = typed(key, value, str)
         elif key in PARTS:
+            if key == "net" and isinstance(value, Mapping) and isinstance(value.get("train"), str):
+                value = {**value, "train": [value["train"]]}
             values[key] = read_fields(key, value, PARTS[key], "options" if issubclass(PARTS[key], NamedPart) else "")
         else:
             raise SelfsameError(f"[{_key(key)}]: unknown part of a recipe{nearest(key, [*PARTS, 'title'])}")
@@ -262,14 +286,14 @@ def to_mapping(recipe: Recipe) -> dict[str, Any]:
 
 
 def differences(one: Recipe, two: Recipe) -> list[str]:
-    """The keys in which two recipes differ, as run.rounds; the title and where the data lie make no other run."""
+    """The keys in which two recipes differ, as run.rounds; the title and where files lie make no other run."""
     left, right = to_mapping(one), to_mapping(two)
     keys = {f"{part}.{key}": (part, key) for part in PARTS for key in (*left[part], *right[part])}
     missing = object()
     return [
         name
         for name, (part, key) in keys.items()
-        if name != "data.path" and left[part].get(key, missing) != right[part].get(key, missing)
+        if name not in ("data.path", "net.start") and left[part].get(key, missing) != right[part].get(key, missing)
     ]
 
 
@@ -284,6 +308,8 @@ def toml_value(value: Any) -> str:
         return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {toml_value(one)}" for name, one in value.items()) + "}"
     raise SelfsameError(f"a recipe cannot hold {value!r}")
 
 

@@ -207,6 +207,10 @@ class Federation(Movable):
         mean, std = (self._channels(values, x) for values in (self.mean, self.std))
         return (x - mean) / std
 
+    def full_scale(self) -> Federation:
+        """The same data for a network that takes samples as they are, full scale 1, not standardised."""
+        return replace(self, mean=(0.0,), std=(1.0,))
+
     def _channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
         """One number a channel, made on the device: a copy from the CPU could not be captured in a CUDA graph."""
         return torch.cat([like.new_full((1,), value) for value in values]).reshape(-1, *(1 for _ in self.shape[1:]))

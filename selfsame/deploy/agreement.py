@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -22,6 +23,8 @@ from selfsame.deploy.aggregation.sum_terms import SumTerms
 from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.engine.problem import Problem
+from selfsame.engine.setup import learned_of
+from selfsame.engine.starting import load_kept, network_digest
 from selfsame.errors import SelfsameError
 from selfsame.fields import one_of, read_fields
 from selfsame.methods import LocalLoss, SplitLoss, World
@@ -76,6 +79,8 @@ class Agreed:
     def check(self) -> None:
         """Refuse what no device can work with."""
         one_of("transport", self.transport, TRANSPORTS)
+        if self.recipe.net.start:
+            raise SelfsameError("agreement: net.start: which files a device reads is its own business")
         sizes = all(0 < size <= _MOST for size in (*self.shape, self.recipe.net.width, self.clients))
         channels = len(self.mean) == len(self.std) > 0 and len(self.mean) in (1, *self.shape[:1])
         if not (0 < len(self.run) <= 64 and self.shape and sizes and all(self.std) and channels and self.raw in RAW):
@@ -105,6 +110,7 @@ class Agreement(Agreed):
     sums: SumTerms
     polls: tuple[SumTerms, ...]  # of what everybody adds now and then; none, where the method has no polls
     wire: tuple[tuple[str, str, int, str, str], ...]  # the method's table, with the bound of each field
+    first: str = ""  # digest of the network that training begins with, where a device must have it; see net.train
 
     @staticmethod
     def of(problem: Problem, run: str, transport: str, seeded: bool, sums: SumTerms | None = None) -> Agreement:
@@ -121,6 +127,7 @@ class Agreement(Agreed):
             sums=sums,
             polls=_polls(problem.method, problem.world.dim, sums),
             wire=_wire(problem.method, sums.summed),
+            first=_first(problem),
             **sample_terms(problem.federation),
         )
         found.check()
@@ -131,6 +138,8 @@ class Agreement(Agreed):
 
     def check(self) -> None:
         super().check()
+        if bool(self.first) != self.recipe.net.anchored:
+            raise SelfsameError("agreement: the first network is named where devices need it, and there alone")
         if self.precision not in DTYPE or not 0 < self.classes <= _MOST:
             raise SelfsameError("agreement: a value is out of range")
         self.sums.check()
@@ -159,13 +168,25 @@ class Agreement(Agreed):
         method = self.method
         return method.longest(way, method.width(self.recipe.net.width), self.classes, self.clients)
 
-    def model(self) -> Model:
-        """The network, whose numbers come with every request."""
+    def model(self, start: Path | None = None) -> Model:
+        """The network; the numbers of what learns come with every request, the others from the device's own file."""
         method, net = self.method, self.recipe.net
         width = method.width(net.width)
         world = World(self.clients, self.classes, width, torch.zeros(1, dtype=torch.int64))
         head = method.begin_head(world, Stream.named(0, "head", torch.zeros(1, dtype=torch.int64)))
-        return Model(nets.build(net.name, self.shape, width, seed=0, **net.options), head, Machine(dtype=self.dtype))
+        made = nets.build(net.name, self.shape, width, seed=0, started=net.started, **net.options)
+        if self.first:
+            if start is None:
+                raise SelfsameError("agreement: a part of the network does not learn; name the file that holds it")
+            load_kept(made, start)
+            if network_digest(dict(made.named_parameters())) != self.first:
+                raise SelfsameError(f"{start}: not the network that this run begins with")
+        return Model(made, head, Machine(dtype=self.dtype), learned_of(net, made, 0))
+
+
+def _first(problem: Problem) -> str:
+    model = problem.model
+    return network_digest(model.net_views(model.first_theta)) if problem.recipe.net.anchored else ""
 
 
 def check_method(method: LocalLoss) -> None:
@@ -196,8 +217,8 @@ def _wire(method: LocalLoss, summed: bool) -> tuple[tuple[str, str, int, str, st
 def _as_agreed(recipe: Recipe, seeded: bool) -> Recipe:
     """What of the recipe concerns a device; the rest is the server's business."""
     run = RunPart(rounds=recipe.run.rounds, seed=recipe.run.seed if seeded else 0, device="cpu")
-    data = replace(recipe.data, path="")
-    return Recipe(recipe.method, data, recipe.net, run, local=recipe.local, augment=recipe.augment)
+    data, net = replace(recipe.data, path=""), replace(recipe.net, start="")
+    return Recipe(recipe.method, data, net, run, local=recipe.local, augment=recipe.augment)
 
 
 def sample_terms(federation: Federation) -> dict[str, Any]:

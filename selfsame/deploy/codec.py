@@ -40,6 +40,7 @@ REASONS = (
     "late",  # after the deadline
     "full",  # no place is left for another device
     "not ready",  # the device is not charging, or on a metered network, or in use
+    "start",  # the device does not have the network that the run begins with
     "samples",  # the device cannot read its samples
     "failed",  # the device could not compute an answer
     "quote",  # the enclave is not proved to be what the device's policy asks for

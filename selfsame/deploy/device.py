@@ -26,6 +26,7 @@ from selfsame.engine.plan import Start, rate
 from selfsame.engine.problem import Problem
 from selfsame.engine.reference import client_update
 from selfsame.engine.state import cast
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Cohort, Fields, World
 from selfsame.methods.wire import finite_rows
 from selfsame.privacy.fixed import shortened
@@ -73,7 +74,8 @@ class Device(Guest[Agreement]):
     """A node that trains on its own samples.
 
     `owner`: a word that devices of one person share. `signer`: the node's own key, or the file that holds it, for runs
-    in which updates are masked or sealed. `policy` and `collateral` say which enclave the device trusts; by default
+    in which updates are masked or sealed. `start`: a copy of the server's start.safetensors, for runs in which a part
+    of the network does not learn. `policy` and `collateral` say which enclave the device trusts; by default
     none. The rest: `Guest`.
     """
 
@@ -89,11 +91,12 @@ class Device(Guest[Agreement]):
         signer: Signer | Path | None = None,
         policy: Policy | None = None,
         collateral: str | None = None,
+        start: Path | None = None,
         **rest: Any,
     ) -> None:
         super().__init__(folder, samples, **rest)
         self._owner, self._signer = owner, signer
-        self._policy, self._collateral = policy or Policy(), collateral
+        self._policy, self._collateral, self._start = policy or Policy(), collateral, start
         self._steps = {"poll": self._poll, "train": self._train}
         self._model: tuple[str, Model] | None = None  # by the digest of the terms
         self._down: dict[tuple[str, int], dict[str, Field]] = {}  # and by the number of clients
@@ -142,7 +145,12 @@ class Device(Guest[Agreement]):
 
     def _network(self, agreement: Agreement) -> Model:
         if self._model is None or self._model[0] != agreement.digest:
-            self._model = agreement.digest, agreement.model()
+            try:
+                self._model = agreement.digest, agreement.model(self._start)
+            except SelfsameError:
+                if not agreement.first:
+                    raise
+                raise Refused("start") from None
         return self._model[1]
 
     def _train(self, kept: Memory, agreement: Agreement, payload: bytes, turn: int, claimed: dict[str, Json]) -> bytes:

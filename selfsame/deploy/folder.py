@@ -10,6 +10,7 @@ from selfsame.config.recipe import to_toml
 from selfsame.data.federation import SAMPLES, written_samples
 from selfsame.engine import checkpoint
 from selfsame.engine.problem import Problem
+from selfsame.engine.setup import keep_first
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.fields import read_fields
@@ -57,6 +58,7 @@ class RunFolder:
         if self.path.is_dir() and any(self.path.iterdir()):
             raise SelfsameError(f"{self.path}: is there already and holds no run on devices; name another folder")
         write(self.path / "recipe.toml", to_toml(problem.recipe))
+        keep_first(problem, self.path)
         write_json(self.path / SAMPLES, written_samples(problem.federation, raw))
 
     def saved(self) -> Saved | None:

@@ -96,7 +96,7 @@ class Host(ABC, Generic[A]):
         seeded: bool = False,
     ) -> None:
         self.folder, self.terms = folder, terms
-        self.problem: Problem = prepare(recipe, federation, expected=terms.required)
+        self.problem: Problem = prepare(recipe, federation, expected=terms.required, folder=folder)
         self._files = RunFolder(folder)
         self._saved = self._files.saved()
         self.run: str = self._saved.run if self._saved else secrets.token_hex(16)

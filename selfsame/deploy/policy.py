@@ -93,7 +93,7 @@ class DevicePolicy:
     def _size(self, terms: Agreed, method: LocalLoss) -> str:
         """Before a network is built that the device may not have the memory for."""
         net, most = terms.recipe.net, self.parameters
-        found = size(net.name, terms.shape, method.width(net.width), **net.options)
+        found = size(net.name, terms.shape, method.width(net.width), started=net.started, **net.options)
         return f"a network of {found:,} parameters, the policy allows {most:,} (parameters)" if found > most else ""
 
     def _shows(self, method: LocalLoss) -> str:

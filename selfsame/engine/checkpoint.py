@@ -37,10 +37,10 @@ def save_state(state: State, path: Path) -> None:
         "present": str(state.present),
         "losses": json.dumps(state.losses),
     }
-    write(path, save(tensors, metadata=_sealed(tensors, meta)))
+    write(path, save(tensors, metadata=sealed(tensors, meta)))
 
 
-def _sealed(tensors: Fields, meta: Mapping[str, str]) -> dict[str, str]:
+def sealed(tensors: Fields, meta: Mapping[str, str]) -> dict[str, str]:
     """The metadata with the digest of a file that holds both."""
     return {**meta, "digest": _digest(tensors, meta)}
 
@@ -115,10 +115,12 @@ def peek(path: Path) -> dict[str, int]:
 
 def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
     """The network alone, by name, with the recipe beside it: what a device is given."""
-    views = problem.model.layout.views(theta_P.detach())
+    model, theta_P = problem.model, theta_P.detach()
+    views = {f"net.{name}": value for name, value in model.net_views(theta_P).items()}
+    views |= {f"head.{name}": value for name, value in model.head_views(theta_P).items()}
     tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": MODEL, "recipe": to_toml(problem.recipe)}
-    write(path, _sorted_header(save(tensors, metadata=_sealed(tensors, meta))))
+    write(path, _sorted_header(save(tensors, metadata=sealed(tensors, meta))))
 
 
 def _sorted_header(file: bytes) -> bytes:

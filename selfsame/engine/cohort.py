@@ -139,8 +139,9 @@ def _fused_steps(problem: Problem, state: State, start: Start, batches: Iterable
     (batch,) = batches
     emb_MBD, back = model.embed_and_back(state.theta_P, batch.x_MB)
     work, pull_MBD, tail = problem.tools.settle(
-        problem.method, problem.recipe.run.seed, start, batch, emb_MBD, model.head_views(state.theta_P)
-    )
+        problem.method, problem.recipe.run.seed, start, batch, emb_MBD, model.head_views(state.theta_P),
+        problem.kept(batch.x_MB),
+    )  # fmt: skip
     return replace(work, update=Update([*back(pull_MBD), *tail], start.lr))
 
 
@@ -180,7 +181,7 @@ def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterab
         if mine is None:
             mine = method.start(start.own, sent, who, emb, batch.mask_MB)
         active_M = batch.mask_MB.any(1)
-        loss = own_loss(problem.tools.loss, batch.mask_MB, mine, sent, who)
+        loss = own_loss(problem.tools.loss, batch.mask_MB, mine, sent, who, problem.kept(batch.x_MB))
         learned = {name: mine[name] for name in method.learns}
         step_M, emb_grad, mine_grad, head_grad = derivatives(loss, emb, learned, model.head_views(theta_MP))
         grad_MP = back(emb_grad)

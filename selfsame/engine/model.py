@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
 from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fast import Passes, passes_for
+from selfsame.nets.learned import DOWN, UP, Learned
 
 _HERE = Machine()
 _CACHED = 2**16  # numbers in a piece of a batch on the CPU
@@ -70,9 +72,12 @@ def _first(flat: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
 
 
 class Model:
-    """An embedding network without parameters of its own: theta is always passed in."""
+    """An embedding network without parameters of its own: theta is always passed in.
 
-    def __init__(self, net: nn.Module, head: Fields, machine: Machine = _HERE) -> None:
+    Where `learned` leaves some out, theta holds those that learn and the adapters, and the rest is constant.
+    """
+
+    def __init__(self, net: nn.Module, head: Fields, machine: Machine = _HERE, learned: Learned | None = None) -> None:
         coupled = batch_coupled(net)
         if coupled is not None:
             raise SelfsameError(
@@ -80,18 +85,33 @@ class Model:
                 "depend on who else is in the cohort; use group norm and no dropout"
             )
         self.device, self.dtype, self.autocast = machine.device, machine.dtype, machine.autocast
+        everything = {name: p.detach() for name, p in net.named_parameters()}
+        learning = everything
+        if learned is not None:
+            learning = {name: everything[name] for name in learned.names} | learned.adapters(net)
         # Matrices, then vectors: each kind has its own precision on the GPU and lies in one piece.
-        named = sorted(net.named_parameters(), key=lambda pair: pair[1].dim() < 2)
-        first = {f"net.{name}": p.detach() for name, p in named}
+        named = sorted(learning.items(), key=lambda pair: pair[1].dim() < 2)
+        first = {f"net.{name}": p for name, p in named}
         first |= {f"head.{name}": value for name, value in head.items()}
         self.layout = Layout.of(first)
         self.first_theta = self.layout.flatten(first).to(device="cpu", dtype=self.dtype)  # not twice on the device
+        self.constants: Fields = {
+            name: p.to(device=self.device, dtype=self.dtype, copy=True)
+            for name, p in everything.items()
+            if name not in learning
+        }
+        self.adapted = () if learned is None else tuple(learned.ranks)
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
         self.compiled = machine.compile
         sizes = zip(self.layout.names, self.layout.shapes, strict=True)
         shapes = {name.removeprefix("net."): shape for name, shape in sizes if name.startswith("net.")}
         self.size = sum(shape.numel() for shape in shapes.values())  # of the network in theta, without the head
-        wanted = machine.compile or machine.graphs
+        self.whole = sum(value.numel() for value in everything.values())  # of the network, constants included
+        # On the CPU a group norm of such images that needs no derivative itself crashes PyTorch 2 in its backward pass.
+        self._innermost = self.device.type != "cpu" or not self.constants
+        # vmap knows no recurrent layers: replicas of such a network run one after another.
+        self._stacks = not any(isinstance(module, nn.RNNBase) for module in net.modules())
+        wanted = (machine.compile or machine.graphs) and not self.constants
         self.passes: Passes | None = passes_for(net, shapes, self.device, self.autocast) if wanted else None
         compiled = self.compiled and self.passes is None
         self._fast = torch.compile(self.embed_eager, dynamic=False) if compiled else self.embed_eager
@@ -100,10 +120,23 @@ class Model:
     def parameters(self) -> int:
         return len(self.first_theta)
 
-    def net_views(self, theta_P: Tensor) -> Fields:
-        """The network's named tensors."""
+    def learned_views(self, theta_P: Tensor) -> Fields:
+        """The network's part of theta, or of a change of it, by name."""
         views = self.layout.views(theta_P)
         return {name.removeprefix("net."): v for name, v in views.items() if name.startswith("net.")}
+
+    def net_views(self, theta_P: Tensor) -> Fields:
+        """The network's named tensors, with what is constant, and adapters added to their matrices."""
+        views = {**self.constants, **self.learned_views(theta_P)}
+        for name in self.adapted:
+            matrix, up, down = views[name], views.pop(name + UP), views.pop(name + DOWN)
+            views[name] = matrix + (up @ down).reshape((*theta_P.shape[:-1], *matrix.shape))
+        return views
+
+    @cached_property
+    def first_here(self) -> Tensor:
+        """The first theta, on the device."""
+        return self.first_theta.to(self.device)
 
     def head_views(self, theta_P: Tensor) -> Fields:
         """The averaged parameters beside the network."""
@@ -118,11 +151,17 @@ class Model:
         views = self.net_views(theta_P)
         if torch._C._functorch.maybe_current_level() is not None:  # vmap knows one memory format only
             views = {name: view.contiguous() for name, view in views.items()}
-        elif x.dim() == 4:
+        elif x.dim() == 4 and self._innermost:
             x = _channels_last(x)
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             out = functional_call(self.net, views, (x,))
         return out.to(self.dtype)
+
+    @torch.no_grad()
+    def embed_first(self, x_MB: Tensor) -> Tensor:
+        """What the first network makes of samples (M, B, *shape): (M, B, D)."""
+        parts = x_MB.flatten(0, 1).split(self._piece(x_MB))
+        return torch.cat([self.embed_eager(self.first_here, part) for part in parts]).unflatten(0, x_MB.shape[:2])
 
     def embed_and_back(self, theta_P: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
         """Embeddings (M, B, D), and what turns derivatives in them into those in the network's part of theta.
@@ -161,11 +200,11 @@ class Model:
         """A network for each client: (M, B, D), stacked replicas under vmap.
 
         On the CPU, clients with much to compute run one after another: there is little to gain from stacking them, and
-        convolutions in groups are slow.
+        convolutions in groups are slow. So do recurrent networks everywhere.
         """
         if self.passes is not None and not theta_MP.requires_grad:
             return self.passes.forward(theta_MP, x_MB)[0]
-        if self.device.type == "cpu" and x_MB[0].numel() >= _ALONE:
+        if not self._stacks or (self.device.type == "cpu" and x_MB[0].numel() >= _ALONE):
             each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
             return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
         return vmap(self.embed_eager)(theta_MP, x_MB)

@@ -14,9 +14,9 @@ from selfsame.engine import optimisers
 from selfsame.engine.batches import Batch, Sampler, draw_ahead, local_batches, step_batch
 from selfsame.engine.model import Model
 from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.settle import LocalWork, settle
+from selfsame.engine.settle import Kept, LocalWork, settle
 from selfsame.engine.sums import Sums
-from selfsame.methods.base import Cohort, Fields, LocalLoss, World
+from selfsame.methods.base import Cohort, Fields, LocalLoss, World, unit
 from selfsame.methods.poll import Poll
 from selfsame.streams import Stream
 
@@ -92,6 +92,11 @@ class Problem:
     def server_stream(self, purpose: str, *rest: int | Tensor) -> Stream:
         """A stream with a single row, for the server's own draws."""
         return self.stream(purpose, self.zero_1, *rest)
+
+    def kept(self, x_MB: Tensor) -> Kept | None:
+        """What pulls the embeddings of a batch back to those of the first network; None: nothing does."""
+        weight = self.recipe.net.keep
+        return Kept(weight, unit(self.model.embed_first(x_MB))) if weight else None
 
     @property
     def sampler(self) -> Sampler:

@@ -36,6 +36,9 @@ def client_update(problem: Problem, theta_P: Tensor, start: Start) -> tuple[Tens
         emb = model.embed_eager(theta, batch.x_MB[0])[None]
         head = model.head_views(theta)
         loss = method.loss(emb, batch.mask_MB, {**mine, **learned}, sent, head, who).sum()
+        kept = problem.kept(batch.x_MB)
+        if kept is not None:
+            loss = loss + kept.loss(emb, batch.mask_MB).sum()
         grads = torch.autograd.grad(loss, [theta, *learned.values()], allow_unused=True, materialize_grads=True)
         theta_P = theta_P - lr * grads[0]
         mine = {**mine, **{k: mine[k] - lr * g for k, g in zip(learned, grads[1:], strict=True)}}

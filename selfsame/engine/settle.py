@@ -14,7 +14,7 @@ from torch import Tensor
 from selfsame.engine.batches import Batch
 from selfsame.engine.optimisers import Update
 from selfsame.engine.plan import Start
-from selfsame.methods.base import Cohort, Fields, LocalLoss
+from selfsame.methods.base import Cohort, Fields, LocalLoss, sample_mean, unit
 from selfsame.methods.wire import finite_rows
 from selfsame.streams import Stream
 
@@ -35,9 +35,33 @@ class LocalWork:
     change_MP: Tensor | None = None  # each client's update, 0 without an answer, where only their sum is released
 
 
-def own_loss(loss: Callable[..., Tensor], mask_MB: Tensor, mine: Fields, sent: Fields, who: Cohort) -> OwnLoss:
-    """A method's loss of what is learned; a client whose batch is empty (it has finished its pass) contributes 0."""
-    return lambda emb_MBD, learned, head: loss(emb_MBD, mask_MB, {**mine, **learned}, sent, head, who) * mask_MB.any(1)
+@dataclass(frozen=True)
+class Kept:
+    """Where the network that training began with puts a batch, as unit vectors, and how hard that pulls."""
+
+    weight: float
+    first_MBD: Tensor
+
+    def loss(self, emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
+        """The mean squared distance of unit embeddings from the first network's, times the weight: (M,)."""
+        return self.weight * sample_mean((unit(emb_MBD) - self.first_MBD).square().sum(-1), mask_MB)
+
+
+def own_loss(
+    loss: Callable[..., Tensor], mask_MB: Tensor, mine: Fields, sent: Fields, who: Cohort, kept: Kept | None = None
+) -> OwnLoss:
+    """A method's loss of what is learned, and the pull to the first network where there is one.
+
+    A client whose batch is empty (it has finished its pass) contributes 0.
+    """
+
+    def value(emb_MBD: Tensor, learned: Fields, head: Fields) -> Tensor:
+        loss_M = loss(emb_MBD, mask_MB, {**mine, **learned}, sent, head, who)
+        if kept is not None:
+            loss_M = loss_M + kept.loss(emb_MBD, mask_MB)
+        return loss_M * mask_MB.any(1)
+
+    return value
 
 
 def derivatives(loss: OwnLoss, emb_MBD: Tensor, learned: Fields, head: Fields) -> tuple[Tensor, Tensor, Fields, Fields]:
@@ -82,13 +106,19 @@ def over(value_M: Tensor, like: Tensor) -> Tensor:
 
 
 def settle(
-    method: LocalLoss, seed: int, start: Start, batch: Batch, emb_MBD: Tensor, head: Fields
+    method: LocalLoss,
+    seed: int,
+    start: Start,
+    batch: Batch,
+    emb_MBD: Tensor,
+    head: Fields,
+    kept: Kept | None = None,
 ) -> tuple[LocalWork, Tensor, list[Tensor]]:
     """(the work of a single step, its weighted derivatives in the embeddings and, flat, in the head)."""
     who, mask_MB = start.who, batch.mask_MB
     each_head = {name: value.expand(len(who.client_M), *value.shape) for name, value in head.items()}
     mine = method.start(start.own, start.sent, who, emb_MBD, mask_MB)
-    loss = own_loss(method.loss, mask_MB, mine, start.sent, who)
+    loss = own_loss(method.loss, mask_MB, mine, start.sent, who, kept)
     learned = {name: mine[name] for name in method.learns}
     loss_M, emb_grad, mine_grad, head_grad = derivatives(loss, emb_MBD, learned, each_head)
     mine = moved(mine, mine_grad, start.lr, mask_MB.any(1))

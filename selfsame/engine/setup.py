@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from selfsame import methods, nets
 from selfsame.config.recipe import NetPart, Recipe, to_toml
@@ -19,9 +22,11 @@ from selfsame.engine.polls import check_polls
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
+from selfsame.engine.starting import KEPT, keep_start, load_kept, load_weights, read_weights
 from selfsame.engine.sums import check_sums, with_sums
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
+from selfsame.nets.learned import Learned, choose_learned
 from selfsame.streams import Stream
 
 
@@ -37,10 +42,24 @@ def resolve(recipe: Recipe) -> Recipe:
     data = DATASETS[recipe.data.name]
     net = recipe.net
     own = net.name in ("", data.net)
-    options = {**(data.net_options if own else {}), **net.options}
+    options = {
+        **(data.net_options if own else rate_option(net.name, {**data.options, **recipe.data.options})),
+        **net.options,
+    }
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    width = net.width or nets.own_width(net.name) or data.width
     cohort = replace(recipe.cohort, sampling="groups") if recipe.sums.summed else recipe.cohort
-    return replace(recipe, cohort=cohort, net=NetPart(net.name or data.net, options, net.width or data.width))
+    return replace(
+        recipe,
+        cohort=cohort,
+        net=replace(net, name=net.name or data.net, options=options, width=width),
+    )
+
+
+def rate_option(name: str, data_options: Mapping[str, Any]) -> dict[str, Any]:
+    """The rate of the data's recordings, for a network that asks for it and expects another."""
+    expected, rate = nets.own_rate(name), data_options.get("rate", 0)
+    return {"rate": rate} if expected and rate and rate != expected else {}
 
 
 def _with_features(recipe: Recipe, federation: Federation) -> Recipe:
@@ -58,12 +77,48 @@ def _said(recipe: Recipe, method: LocalLoss) -> dict[str, Any]:
     return {**recipe.method.options, **{name: x for name, x in found.items() if x != getattr(given, name)}}
 
 
+def _begun(
+    recipe: Recipe, shape: tuple[int, ...], width: int, ranks: Ranks, folder: Path | None
+) -> tuple[Recipe, nn.Module]:
+    """The network to begin with, and the recipe with the digest of the file that it comes from.
+
+    Rank 0 alone reads a file; the others are sent what it holds.
+    """
+    part = recipe.net
+    net = nets.build(part.name, shape, width, seed=recipe.run.seed, started=part.started, **part.options)
+    if not part.started and not part.anchored:
+        return recipe, net
+    kept = folder / KEPT if folder is not None else None
+    if ranks.first and kept is not None and kept.is_file():
+        load_kept(net, kept)
+    elif ranks.first and part.start:  # without it the numbers come later: to a device with every request
+        weights = read_weights(part.start)
+        load_weights(net, part, weights)
+        part = replace(part, digest=weights.digest)
+    if ranks.active:
+        part = replace(part, digest=ranks.hear(part.digest))
+        first = {name: value.detach().to(choose_machine(recipe.run).device) for name, value in net.named_parameters()}
+        ranks.broadcast(first)
+        net.load_state_dict(first)
+    return replace(recipe, net=part), net
+
+
+def as_seen(name: str, federation: Federation) -> Federation:
+    """The data as the network of this name takes it: standardised, or at full scale."""
+    return federation.full_scale() if nets.takes_full_scale(name) else federation
+
+
 def prepare(
-    recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE, expected: int | None = None
+    recipe: Recipe,
+    federation: Federation | None = None,
+    ranks: Ranks = ALONE,
+    expected: int | None = None,
+    folder: Path | None = None,
 ) -> Problem:
     """Load the data, build the network and the method, check that they fit together.
 
     `expected`: how many of the federation's clients are sure to be there, for what a method fits to their number.
+    `folder`: that of a run to go on with, which keeps the network that it began with.
     """
     recipe = resolve(recipe)
     method = methods.make(recipe.method.name, recipe.method.options)
@@ -74,7 +129,7 @@ def prepare(
         with ranks.in_turn():
             federation = load(recipe.data.name, recipe.data.path or None, **recipe.data.options)
     ranks.same("has data or a recipe", to_toml(recipe), federation.count_N, federation.class_of_N)
-    recipe = _with_features(recipe, federation)
+    recipe, federation = _with_features(recipe, federation), as_seen(recipe.net.name, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
     first = replace(world, clients=min(expected or world.clients, initially_present(recipe, world.clients)))
@@ -84,11 +139,26 @@ def prepare(
     recipe = replace(recipe, method=replace(recipe.method, options=_said(recipe, method)))
     recipe = within_budget(recipe, method, width)
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
-    net = nets.build(recipe.net.name, federation.shape, width, seed=recipe.run.seed, **recipe.net.options)
+    recipe, net = _begun(recipe, federation.shape, width, ranks, folder)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    model = Model(net, head, choose_machine(recipe.run))
+    model = Model(net, head, choose_machine(recipe.run), learned_of(recipe.net, net, recipe.run.seed))
+    if recipe.net.keep and isinstance(method, methods.SplitLoss):
+        raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
     recipe = with_sums(recipe, federation.clients, length)
     if recipe.sums.summed and ranks.active:
         raise SelfsameError("sums.aggregation: torchrun adds updates up in the clear; train in one process")
     return Problem.of(recipe, method, model, federation, world, ranks)
+
+
+def learned_of(part: NetPart, net: nn.Module, seed: int) -> Learned | None:
+    """What of the network learns; None: everything."""
+    plain = not part.adapters and (not part.train or "all" in part.train)
+    return None if plain else choose_learned(net, part.train, part.adapters, seed)
+
+
+def keep_first(problem: Problem, folder: Path) -> None:
+    """Keep the network that a run begins with in its folder, where the recipe and the seed do not give it again."""
+    part = problem.recipe.net
+    if part.started or part.anchored:
+        keep_start(problem.model.net_views(problem.model.first_theta), part.digest, folder / KEPT)

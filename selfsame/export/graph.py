@@ -37,6 +37,7 @@ OPSET = 18  # what PyTorch's exporter writes by itself, and onnxruntime has know
 CLOSE = 1e-4  # the largest difference from PyTorch, in units of the mean length of an embedding
 
 _WEIGHED = ("Conv", "Gemm", "MatMul")  # operators whose weights become int8
+_RECURRENT = ("LSTM", "GRU", "RNN")
 _CALIBRATION = 256  # training samples from which the ranges of activations are taken
 _TIMED = 200  # calls
 T = TypeVar("T", bound=nn.Module)
@@ -168,8 +169,9 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
     """The same graph with int8 weights; `samples` are raw training samples, one row each.
 
     With convolutions, activations become int8 too, their ranges taken from the samples once and for all. Without, they
-    are measured anew for every sample, which costs linear layers little. What stands before a logarithm (the mel
-    filterbank) keeps float32: a spectrum's range is too wide for eight bits.
+    are measured anew for every sample, which costs linear layers little. What stands before a logarithm or a recurrent
+    layer (the mel filterbank) keeps float32: a spectrum's range is too wide for eight bits. A recurrent layer computes
+    in float32 with weights that are kept in int8.
     """
     import onnx
 
@@ -194,28 +196,57 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
             del prepared.graph.value_info[:]
             onnx.save(prepared, ready)
             common = {"op_types_to_quantize": list(_WEIGHED), "weight_type": kinds.QInt8, "per_channel": True}
-            common["nodes_to_exclude"] = before_logarithms(prepared)
-            if any(node.op_type == "Conv" for node in prepared.graph.node):
+            common["nodes_to_exclude"] = wide = before_wide(prepared)
+            if any(node.op_type == "Conv" and node.name not in wide for node in prepared.graph.node):
                 common |= {"quant_format": quantise.QuantFormat.QDQ, "activation_type": kinds.QUInt8}
                 quantise.quantize_static(ready, done, Samples(), **common)
             else:
                 quantise.quantize_dynamic(ready, done, **common)
-            return onnx.load(done)
+            return with_small_cells(onnx.load(done))
     except Exception as error:  # of kinds that onnx and onnxruntime do not name together
         raise SelfsameError(f"export: onnxruntime cannot quantise this network: {one_line(error)}") from error
 
 
-def before_logarithms(model: onnx.ModelProto) -> list[str]:
-    """The names of all nodes from which a logarithm is computed."""
+def before_wide(model: onnx.ModelProto) -> list[str]:
+    """The names of all nodes from which a logarithm or the input of a recurrent layer is computed."""
     makers = {name: node for node in model.graph.node for name in node.output}
     found: dict[str, None] = {}
-    open_nodes = [node for node in model.graph.node if node.op_type == "Log"]
+    ends = {"Log", *_RECURRENT}
+    open_nodes = [node for node in model.graph.node if node.op_type in ends]
     while open_nodes:
         node = open_nodes.pop()
         if node.name not in found:
             found[node.name] = None
             open_nodes += [makers[name] for name in node.input if name in makers]
     return list(found)
+
+
+def with_small_cells(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph with the weights of recurrent layers in int8, each row with a scale of its own."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    held = {tensor.name: tensor for tensor in graph.initializer}
+    nodes = []
+    for node in graph.node:
+        for place, name in enumerate(node.input[:3]):
+            if node.op_type not in _RECURRENT or not place or name not in held:
+                continue
+            weight_1RC = numpy_helper.to_array(held[name])
+            scale_R = np.maximum(np.abs(weight_1RC).max((0, 2)), 1e-12).astype(np.float32) / 127
+            small_1RC = np.round(weight_1RC / scale_R[None, :, None]).astype(np.int8)
+            graph.initializer.append(numpy_helper.from_array(small_1RC, f"{name}_int8"))
+            graph.initializer.append(numpy_helper.from_array(scale_R, f"{name}_scale"))
+            inputs = [f"{name}_int8", f"{name}_scale"]
+            nodes.append(helper.make_node("DequantizeLinear", inputs, [f"{name}_wide"], name=f"{name}_widen", axis=1))
+            node.input[place] = f"{name}_wide"
+            graph.initializer.remove(held.pop(name))
+        nodes.append(node)
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+    return model
 
 
 def calibration(federation: Federation, number: int = _CALIBRATION) -> Raw:

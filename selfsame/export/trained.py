@@ -20,6 +20,7 @@ from selfsame.device.card import DTYPES, FORMAT, SCORES, Card, Raw
 from selfsame.device.embedder import Emb, in_parts
 from selfsame.device.model_file import read_bytes
 from selfsame.engine.checkpoint import read_tensors
+from selfsame.engine.setup import as_seen
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.fastresnet import FastResNet34
@@ -42,7 +43,8 @@ class RunEmbedder:
             raise SelfsameError(f"{folder}: the run has not ended; `selfsame resume {folder}` goes on with it")
         stored = read_bytes(file)
         views = {name.removeprefix("net."): v for name, v in read_tensors(file)[0].items() if name.startswith("net.")}
-        self._federation = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
+        loaded = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
+        self._federation = as_seen(chosen.net.name, loaded)
         check_fingerprint(self._federation, folder)
         self._net = network(chosen, self._federation, method, views)
         digest = hashlib.sha256(stored).hexdigest()
@@ -63,7 +65,8 @@ class RunEmbedder:
 def network(chosen: Recipe, federation: Federation, method: LocalLoss, views: dict[str, Tensor]) -> nn.Module:
     """The recipe's network in float32 with these parameters."""
     width = method.width(chosen.net.width)
-    net = nets.build(chosen.net.name, federation.shape, width, seed=chosen.run.seed, **chosen.net.options)
+    part = chosen.net
+    net = nets.build(part.name, federation.shape, width, seed=chosen.run.seed, started=part.started, **part.options)
     wanted = {name: p.shape for name, p in net.named_parameters()}
     if wanted != {name: value.shape for name, value in views.items()}:
         raise SelfsameError(f"{chosen.net.name}: the stored parameters do not fit the recipe beside them")

@@ -11,8 +11,11 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import check_options, options_of
 from selfsame.nets.bag import EmbeddingBag
 from selfsame.nets.coupling import batch_coupled
+from selfsame.nets.dlib_face import DlibFace
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.feduv_nets import feduv_celeba, feduv_mnist, feduv_voxceleb
+from selfsame.nets.frozen import freeze
+from selfsame.nets.ge2e_voice import GE2EVoice
 from selfsame.nets.lenet import LeNet
 from selfsame.nets.mel import mel_lenet, mel_resnet34
 from selfsame.nets.mlp import Perceptron
@@ -21,7 +24,17 @@ from selfsame.nets.own import Factory, imported_factory, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
 
-__all__ = ["NETS", "Factory", "batch_coupled", "build", "register"]
+__all__ = [
+    "NETS",
+    "Factory",
+    "batch_coupled",
+    "build",
+    "own_distance",
+    "own_rate",
+    "own_width",
+    "register",
+    "takes_full_scale",
+]
 
 NETS: dict[str, Factory] = {
     "lenet": LeNet,
@@ -41,6 +54,8 @@ NETS: dict[str, Factory] = {
     "touchauth": TouchAuth,
     "embedding-bag": EmbeddingBag,
     "mlp": Perceptron,
+    "dlib-face": DlibFace,
+    "ge2e-voice": GE2EVoice,
 }
 _OURS = frozenset(NETS)
 _IMAGES = "images", ("channels", "height", "width")
@@ -52,6 +67,7 @@ _SAMPLES = {  # where they are not images
     "touchauth": ("touches", ("channels", "events", "features")),
     "embedding-bag": ("sparse rows", ("2", "length")),
     "mlp": ("rows", ("features",)),
+    "ge2e-voice": ("recordings", ("1", "samples")),
 }
 
 
@@ -62,6 +78,30 @@ def register(name: str, factory: Factory) -> None:
     NETS[name] = factory
 
 
+def takes_full_scale(name: str) -> bool:
+    """Whether the network wants samples as they are, full scale 1, and no others: its factory says `full_scale`."""
+    try:
+        factory = imported_factory(name) if ":" in name and name not in NETS else NETS.get(name)
+    except SelfsameError:
+        return False  # said where it is built
+    return bool(getattr(factory, "full_scale", False))
+
+
+def own_width(name: str) -> int:
+    """The width that a network's published weights have; 0: any."""
+    return int(getattr(NETS.get(name), "own_width", 0))
+
+
+def own_distance(name: str) -> str:
+    """How embeddings by a network's published weights are compared: cosine or euclidean."""
+    return str(getattr(NETS.get(name), "own_distance", "cosine"))
+
+
+def own_rate(name: str) -> int:
+    """The samples a second that a network of recordings expects unless it is told; 0: it does not ask."""
+    return int(options_of(NETS[name]).get("rate", 0)) if name in _OURS else 0
+
+
 def size(name: str, shape: tuple[int, ...], width: int, **options: Any) -> int:
     """How many parameters the network has; one of ours is not made for that, however large it would be."""
     place = "meta" if name in _OURS else "cpu"
@@ -69,13 +109,21 @@ def size(name: str, shape: tuple[int, ...], width: int, **options: Any) -> int:
 
 
 def build(
-    name: str, shape: tuple[int, ...], width: int, seed: int = 0, *, place: str = "cpu", **options: Any
+    name: str,
+    shape: tuple[int, ...],
+    width: int,
+    seed: int = 0,
+    *,
+    place: str = "cpu",
+    started: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """The network `name` for samples of `shape`, with embeddings of `width` dimensions.
 
     A name with a colon is an import path, "package.module:Name": a factory(shape, width, **options) of the user's own.
     The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the
-    `place` "meta" they have shapes and no numbers.
+    `place` "meta" they have shapes and no numbers. Batch norms are frozen to what they are at inference; with `started`
+    also those that have seen nothing, since their statistics come with the weights to start from.
     """
     if name not in NETS and ":" not in name:
         raise SelfsameError(
@@ -94,8 +142,8 @@ def build(
             factory = NETS[name] if name in NETS else imported_factory(name)
             torch.default_generator.manual_seed(seed % 2**63)
             if name in _OURS:
-                return factory(tuple(shape), width, **options)
-            return make(factory, tuple(shape), width, options)
+                return freeze(factory(tuple(shape), width, **options), started)
+            return make(factory, tuple(shape), width, options, started)
     except SelfsameError as error:
         raise SelfsameError(f"{name}: {error}") from error
     finally:

@@ -33,14 +33,17 @@ def mel_filters(rate: int, bins: int, mels: int, like: Tensor) -> Tensor:
     return torch.minimum(rise_FK, fall_FK).clamp(min=0)
 
 
-def fourier(window: int, size: int, like: Tensor) -> Tensor:
-    """Cosines, then sines (window, size + 2) of the Fourier transform of an even `size`, under a Hamming window."""
+def fourier(window: int, size: int, like: Tensor, middle: float = 0.54) -> Tensor:
+    """Cosines, then sines (window, size + 2) of the Fourier transform of an even `size`, under a raised cosine.
+
+    `middle` is the mean of that: 0.54 makes it Hamming's window, 0.5 Hann's.
+    """
     place_W1 = torch.arange(window, device=like.device)[:, None]
-    hamming_W1 = 0.54 - 0.46 * (place_W1.to(like.dtype) * (2 * math.pi / window)).cos()
+    raised_W1 = middle - (1 - middle) * (place_W1.to(like.dtype) * (2 * math.pi / window)).cos()
     # Reduced while it is a whole number: a large angle would lose digits.
     turn_WF = place_W1 * torch.arange(size // 2 + 1, device=like.device) % size
     angle_WF = turn_WF.to(like.dtype) * (2 * math.pi / size)
-    return hamming_W1 * torch.cat([angle_WF.cos(), angle_WF.sin()], 1)
+    return raised_W1 * torch.cat([angle_WF.cos(), angle_WF.sin()], 1)
 
 
 class LogMel(nn.Module):

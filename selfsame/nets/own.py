@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from selfsame.errors import SelfsameError
 from selfsame.fields import imported, in_one_line, short_name
 from selfsame.nets.coupling import batch_coupled
+from selfsame.nets.frozen import freeze
 
 Factory = Callable[..., nn.Module]  # factory(shape, width, **options)
 
@@ -25,8 +26,13 @@ def imported_factory(path: str) -> Factory:
     return factory
 
 
-def make(factory: Factory, shape: tuple[int, ...], width: int, options: dict[str, Any]) -> nn.Module:
-    """The factory's network, after a forward pass that shows whether it can be trained here."""
+def make(
+    factory: Factory, shape: tuple[int, ...], width: int, options: dict[str, Any], started: bool = False
+) -> nn.Module:
+    """The factory's network, after a forward pass that shows whether it can be trained here.
+
+    Its batch norms are frozen, if they have seen data or, where the network is `started`, will have.
+    """
     _check_signature(factory, options)
     try:
         net = factory(shape, width, **options)
@@ -34,6 +40,8 @@ def make(factory: Factory, shape: tuple[int, ...], width: int, options: dict[str
         raise
     except Exception as error:
         raise SelfsameError(f"fails to build for samples of shape {shape}: {in_one_line(error)}") from error
+    if isinstance(net, nn.Module):
+        net = freeze(net, started)
     _check_structure(net)
     _check_output(net, shape, width)
     return net
@@ -57,7 +65,8 @@ def _check_structure(net: object) -> None:
     coupled = batch_coupled(net)
     if coupled is not None:
         raise SelfsameError(
-            f"layer {coupled} makes samples depend on one another or on chance; use group norm and no dropout"
+            f"layer {coupled} makes samples depend on one another or on chance; use group norm and no dropout, or, for "
+            "a batch norm, weights to start from (net.start), with which it is frozen"
         )
     if next(net.parameters(), None) is None:
         raise SelfsameError("has no parameters to train")

@@ -72,6 +72,20 @@ def user_sheet(result: Plain) -> Sheet:
     return Sheet(USERS, rows, "Users, at each protocol's threshold of equal errors")
 
 
+def elsewhere_sheets(result: Plain) -> list[Sheet]:
+    """What was forgotten: error rates on the people of another data set before training and after, if measured."""
+    found = result.get("elsewhere")
+    if found is None:
+        return []
+    rows = []
+    for protocol in found["protocols"]:
+        counts = [f"{protocol[key]:,}" for key in ("genuine", "impostor", "people")]
+        rates = [with_interval(protocol[key], 2) for key in ("before", "after", "change")]
+        rows.append([protocol["name"], *counts, *rates])
+    headings = ("protocol", "genuine", "impostor", "people", "EER before", "EER after", "change")
+    return [Sheet(headings, rows, f"What was forgotten: people of {found['data']}")]
+
+
 def _worst_sheet(protocol: Plain) -> Sheet:
     rows = []
     for user in protocol["users"]["each"][:_LISTED]:
@@ -162,6 +176,7 @@ def evaluation_page(result: Plain) -> str:
     facts = {**result["facts"], "replicates": f"{result['bootstrap']:,}", "seed of the evaluation": result["seed"]}
     sections = [
         *(_protocol_sections(result) if result["protocols"] else ()),
+        ("elsewhere", "What was forgotten", elsewhere_sheets(result)),
         ("remarks", "What to know", evaluation_remarks(result)),
         ("facts", "Facts", [(name, [value]) for name, value in facts.items()]),
     ]

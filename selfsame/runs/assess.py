@@ -53,6 +53,8 @@ def assess(run: Run, trials: int = 200_000, bootstrap: int = 1000, seed: int = 0
 def _notes(run: Run) -> list[str]:
     """What a reader must know of the run."""
     notes = []
+    if run.untrained:
+        return ["not trained on these people: templates are made from some of the clients' own samples"]
     if run.state.round < run.recipe.run.rounds:
         notes.append(f"the run is at round {run.state.round:,} of {run.recipe.run.rounds:,}")
     if run.enrolled is not None:

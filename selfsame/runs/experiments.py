@@ -57,6 +57,7 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
     filled_in = set() if "features" in wanted.net.options else {"net.features"}  # the data set told the network
     filled_in |= _fitted(stored, wanted)
     filled_in |= {"split.most"} if wanted.split.epsilon else set()  # the budget said how many rounds
+    filled_in |= {"net.digest"} if wanted.net.start and not wanted.net.digest else set()
     filled_in |= {f"sums.{key}" for key in ("least", "clip", "reach") if not getattr(wanted.sums, key)}
     differs = [key for key in differences(stored, wanted) if key not in filled_in]
     saved = folder / "checkpoint" / "state.safetensors"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from selfsame.audit.recovery import Leakage, audit
 from selfsame.audit.updates import can_watch, watch
-from selfsame.config.recipe import Recipe, from_mapping, name_of, stored_recipe, to_toml
+from selfsame.config.recipe import NetPart, Recipe, from_mapping, name_of, stored_recipe, to_toml
 from selfsame.data import DATASETS, Federation, Samples, Trials
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.data.fingerprint import check_fingerprint, keep_fingerprint
@@ -22,7 +22,7 @@ from selfsame.engine.groups import initially_present
 from selfsame.engine.machine import facts
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.setup import prepare
+from selfsame.engine.setup import keep_first, prepare
 from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
@@ -52,7 +52,8 @@ class Run:
     curves: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     leakage: Leakage | None = None
     diverged: bool = False
-    enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices
+    enrolled: Tensor | None = None  # in place of the owners' vectors, where these are on devices, or nobody trained
+    untrained: bool = False  # the network is as it was given, and stays so
 
     def __repr__(self) -> str:
         at = f"round {self.state.round:,} of {self.recipe.run.rounds:,}"
@@ -256,9 +257,17 @@ class Run:
             **several,
             "data": f"{problem.federation.name}: {problem.world.clients} clients, {problem.world.classes} classes",
             "network": f"{self.recipe.net.name}, {problem.model.parameters:,} parameters, {problem.world.dim}-d",
+            **_start_words(self.recipe.net),
             "seed": str(self.recipe.run.seed),
             "rounds": str(self.state.round),
         }
+
+
+def _start_words(part: NetPart) -> dict[str, str]:
+    """Which weights the network began with."""
+    if not part.started:
+        return {}
+    return {"start": f"{Path(part.start).name}, SHA-256 {part.digest}"}
 
 
 def best_record(history: Sequence[Record]) -> Record | None:
@@ -292,6 +301,8 @@ def start(
     folder = folder if ranks.first else None
     if folder is not None:
         vacant(folder)
+    if recipe.net.digest and not recipe.net.start:
+        raise SelfsameError("net.digest: of which file? Name it with net.start")
     problem = prepare(_placed(recipe), federation, ranks)
     _check_patience(problem)
     state = begin(problem, initially_present(recipe, problem.world.clients))
@@ -300,6 +311,7 @@ def start(
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / "recipe.toml", to_toml(problem.recipe).encode())
         keep_fingerprint(problem.federation, folder)
+        keep_first(problem, folder)
         (folder / "metrics.jsonl").touch()
     return Run(problem, state, folder)
 
@@ -315,11 +327,15 @@ def _check_patience(problem: Problem) -> None:
 
 
 def _placed(recipe: Recipe, path: Path | None = None) -> Recipe:
-    """The recipe with where its data lies, now or by `path`, from whatever folder it is read later."""
+    """The recipe with where its data, now or by `path`, and its weights lie, from whatever folder it is read later."""
     where = recipe.data.path if path is None else str(path)
-    return (
-        replace(recipe, data=replace(recipe.data, path=str(Path(where).expanduser().absolute()))) if where else recipe
-    )
+    if where:
+        recipe = replace(recipe, data=replace(recipe.data, path=_absolute(where)))
+    return replace(recipe, net=replace(recipe.net, start=_absolute(recipe.net.start))) if recipe.net.start else recipe
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def _longer(recipe: Recipe, folder: Path, rounds: int) -> Recipe:
@@ -369,7 +385,7 @@ def load_run(
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
-    problem = prepare(recipe, federation, ranks)
+    problem = prepare(recipe, federation, ranks, folder=folder)
     if ranks.first:
         problem = _known(problem, folder)
         if path is not None or rounds is not None:
@@ -411,9 +427,9 @@ def open_run(
     if exact and part.precision != "float64":
         part = replace(part, precision="float32")
     recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
-    if served:
-        return _open_served(recipe, folder)
-    problem = _known(prepare(with_data(recipe, folder)), folder)
+    if served:  # what is known of it is the network at its end, in which nothing is constant
+        return _open_served(replace(recipe, net=recipe.net.merged), folder)
+    problem = _known(prepare(with_data(recipe, folder), folder=folder), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
@@ -428,11 +444,11 @@ def _open_served(recipe: Recipe, folder: Path) -> Run:
     In their place stand templates that the data's own clients would enrol. Without the data set there is the network.
     """
     try:
-        problem = prepare(recipe)
+        problem = prepare(recipe, folder=folder)
     except SelfsameError:
         if recipe.data.path:
             raise
-        problem = prepare(recipe, read_samples(folder / SAMPLES))
+        problem = prepare(recipe, read_samples(folder / SAMPLES), folder=folder)
     file = folder / "model.safetensors"
     if not file.is_file():
         raise SelfsameError(f"{folder}: the run on devices has not ended; its network is written at the end")
@@ -446,11 +462,11 @@ def _open_served(recipe: Recipe, folder: Path) -> Run:
         value.copy_(tensors[name])
     state.round = recipe.run.rounds
     run = Run(problem, state, folder)
-    run.enrolled = _enrolled(run)
+    run.enrolled = enrolled_by_clients(run)
     return run
 
 
-def _enrolled(run: Run) -> Tensor:
+def enrolled_by_clients(run: Run) -> Tensor:
     """What clients, or the clients of a class, would enrol with some of their own samples; zeros without samples."""
     problem, federation = run.problem, run.problem.federation
     clients = run.state.present

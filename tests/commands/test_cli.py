@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -522,3 +523,19 @@ def test_summaries_are_whole_in_a_narrow_list(name, selfsame, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     lines = selfsame("--help")[1].splitlines()
     assert not next(line for line in lines if line.startswith(f"  {name} ")).endswith("...")
+
+
+def test_wire_says_how_large_an_update_is(call):
+    """The bytes of what learns, beside those of the whole network."""
+    whole = call("wire", "fedhide", "--data", "digits")[1]
+    part = call("wire", "fedhide", "--data", "digits", "--set", "net.adapters=2")[1]
+    numbers = {
+        text: [int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", text.splitlines()[-1])]
+        for text in (whole, part)
+    }
+    count, up, every = numbers[whole]
+    assert up == every == 4 * count
+    learned, inside, sent, full = numbers[part]
+    assert inside == count and full == every and sent == 4 * learned < every / 2
+    code, _, error = call("wire", "fedhide", "--set", "net.adapters=2")
+    assert code == 2 and "--data" in error

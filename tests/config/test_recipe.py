@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from hypothesis import example, given, settings
@@ -48,7 +49,7 @@ SHARE = st.floats(0, 1, exclude_max=True)
 RATE = st.floats(0, 1e6)
 SCALAR = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXT)
 OPTIONS = st.dictionaries(
-    TEXT.filter(lambda k: k not in ("name", "options", "path", "width")),
+    TEXT.filter(lambda k: k not in {"options", "path", *(one.name for one in dataclasses.fields(NetPart))}),
     st.one_of(SCALAR, st.lists(st.integers(-99, 99), max_size=3)),
     max_size=4,
 )
@@ -65,7 +66,19 @@ RECIPE = st.builds(
     Recipe,
     method=st.builds(NamedPart, TEXT, OPTIONS),
     data=st.builds(DataPart, TEXT, OPTIONS, TEXT),
-    net=st.builds(NetPart, TEXT, OPTIONS, COUNT),
+    net=st.builds(
+        NetPart,
+        TEXT,
+        OPTIONS,
+        COUNT,
+        TEXT,
+        TEXT,
+        st.dictionaries(TEXT, TEXT, max_size=3),
+        st.lists(TEXT, max_size=3).map(tuple),
+        st.lists(TEXT, max_size=3).map(tuple),
+        COUNT,
+        st.floats(0, 1e6),
+    ),
     run=st.builds(
         RunPart,
         st.integers(1, 10**9),
@@ -76,6 +89,8 @@ RECIPE = st.builds(
         TEXT,
         st.sampled_from(PRECISIONS),
         st.sampled_from(SWITCH),
+        st.booleans(),
+        COUNT,
     ),
     cohort=st.one_of(COHORT, st.just(CohortPart(sampling="all"))),
     split=st.builds(
@@ -150,13 +165,15 @@ def refused(tables) -> str:
 
 
 KINDS = {int: [1.5, "1", True, [1], {}, None], float: ["1", True, [0.5]], bool: [1, "true", 0.0], str: [1, True, ["a"]]}
+KINDS |= {tuple[str, ...]: [1, [1], {"a": "b"}], dict[str, str]: [1, ["a"]]}
 
 
 def fields():
     for part, kind in PARTS.items():
+        types = get_type_hints(kind)
         for field in dataclasses.fields(kind):
             if field.name != "options":
-                yield part, field.name, type(field.default)
+                yield part, field.name, types[field.name]
 
 
 @pytest.mark.parametrize(("part", "key", "kind"), list(fields()))
@@ -175,6 +192,8 @@ RANGES = [
     ("run.precision", ["float16"]),
     ("run.compile", ["yes"]),
     ("net.width", [-1]),
+    ("net.adapters", [-1]),
+    ("net.keep", [-1.0, math.nan]),
     ("cohort.size", [-1]),
     ("cohort.sampling", ["random"]),
     ("cohort.weights", ["n"]),
@@ -232,6 +251,7 @@ def test_ranges(where, values):
 
 def test_every_range_is_tested():
     free = {"run.seed", "run.device", "method.name", "data.name", "data.path", "net.name"}
+    free |= {"net.start", "net.digest", "net.rename", "net.skip", "net.train"}
     free |= {"server.nesterov", "augment.flip", "run.shard_tables"}
     assert {f"{part}.{key}" for part, key, _ in fields()} - free == {where for where, _ in RANGES}
 
@@ -350,7 +370,7 @@ def test_merged():
 
 def test_what_toml_cannot_hold():
     with pytest.raises(SelfsameError, match="cannot hold"):
-        to_toml(Recipe(method=NamedPart("x", {"a": {"b": 1}})))
+        to_toml(Recipe(method=NamedPart("x", {"a": None})))
 
 
 def test_name_of():

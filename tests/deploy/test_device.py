@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from loopback import Loopback, digits, kill_at, recipe
+from loopback import Loopback, digits, kill_at, recipe, simulated
 from PIL import Image
 
 from selfsame.config.recipe import from_mapping
@@ -21,6 +21,7 @@ from selfsame.deploy.device import Device, SystemStream
 from selfsame.deploy.guest import open_samples
 from selfsame.deploy.schedule import Terms
 from selfsame.deploy.server import Server
+from selfsame.engine.checkpoint import save_model
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 
@@ -414,3 +415,32 @@ def test_half_precision_travels_both_ways(tmp_path):
     for way in ("down", "up"):
         saved = sizes["exact"][way] - sizes["half"][way]
         assert abs(saved - 4 * 2 * parameters) < 4 * 100  # two bytes a parameter and node, but for the headers
+
+
+@pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}, {"adapters": 1, "keep": 0.5}])
+def test_devices_that_have_the_first_network_are_sent_what_learns(tmp_path, part):
+    """The run on devices is the run of the reference engine; without the file, or with another, a device declines."""
+    net = {"name": "lenet", "width": 8, "channels": [4, 4], **part}
+    order = recipe("fedhide", net=net)
+    loop = Loopback(tmp_path, order)
+    whole = Loopback(tmp_path / "whole", recipe("fedhide")).server.problem.model.parameters
+    start = tmp_path / "server" / "start.safetensors"
+    loop.devices = {
+        node: Device(tmp_path / f"d{node}", f"digits:{node}", simulate=True, start=start) for node in "0123"
+    }
+    pair = Pair(tmp_path / "pair", order)
+    assert refusal(pair.device.reply(pair.ask())) == "start"
+    loop.run()
+    wanted = simulated(order).theta_P
+    assert len(wanted) < whole and torch.allclose(loop.server.state.theta_P, wanted, rtol=0, atol=1e-12)
+
+
+def test_a_run_on_devices_begins_with_given_weights(tmp_path):
+    problem = prepare(recipe("fedhide"))
+    save_model(problem, 2 * problem.model.first_theta, tmp_path / "w.safetensors")
+    net = {"name": "lenet", "width": 8, "channels": [4, 4], "start": str(tmp_path / "w.safetensors")}
+    order = recipe("fedhide", net=net)
+    loop = Loopback(tmp_path / "run", order)
+    assert loop.server.agreement.recipe.net.start == "" and loop.server.agreement.recipe.net.digest
+    loop.run()
+    assert torch.allclose(loop.server.state.theta_P, simulated(order).theta_P, rtol=0, atol=1e-12)

@@ -192,7 +192,7 @@ def test_metadata_is_checked(change, tmp_path):
     problem, state = trained()
     meta = {"format": checkpoint.FORMAT, "round": "2", "present": "12", "losses": "[]"} | change
     said = {k: v for k, v in meta.items() if v is not None}
-    data = save(state.tensors(), metadata=checkpoint._sealed(state.tensors(), said))
+    data = save(state.tensors(), metadata=checkpoint.sealed(state.tensors(), said))
     (tmp_path / "x").write_bytes(data)
     target = begin(problem)
     with pytest.raises(SelfsameError) as caught:

@@ -16,7 +16,7 @@ from selfsame.device.embedder import OnnxEmbedder
 from selfsame.errors import SelfsameError
 from selfsame.export import measured
 from selfsame.export.from_run import read_run
-from selfsame.export.graph import OPSET, before_logarithms, calibration, difference, finished, to_int8, to_onnx
+from selfsame.export.graph import OPSET, before_wide, calibration, difference, finished, to_int8, to_onnx
 from selfsame.export.measured import export_run
 from selfsame.export.opened import open_model
 from selfsame.export.trained import describe, shortest
@@ -216,7 +216,7 @@ def test_speech_with_its_filterbank_at_any_length(monkeypatch):
     assert difference(model.embed(longer.numpy()), want) < 1e-4
     with pytest.raises(SelfsameError, match="fails on these samples"):
         model.embed(x[..., :50].numpy())
-    front = set(before_logarithms(graph))
+    front = set(before_wide(graph))
     kinds = {node.op_type for node in graph.graph.node if node.name in front}
     assert {"Log", "MatMul", "Pad"} <= kinds
     assert "Conv" not in kinds

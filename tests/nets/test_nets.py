@@ -25,9 +25,12 @@ SMALLEST = {  # the smallest samples that leave every parameter something to do
     "touchauth": (1, 6, 4),
     "embedding-bag": (2, 5),
     "mlp": (5,),
+    "dlib-face": (3, 9, 12),
+    "ge2e-voice": (1, 400),
 }
-LIGHT = [name for name in SMALLEST if name != "resnet18"]  # drawing its parameters takes longest
-OPTIONS = {"embedding-bag": {"features": 7}}
+HEAVY = ("resnet18", "dlib-face")  # drawing their parameters takes longest
+LIGHT = [name for name in SMALLEST if name not in HEAVY]
+OPTIONS = {"embedding-bag": {"features": 7}, "dlib-face": {"size": 103}, "ge2e-voice": {"rate": 8000}}
 SMALL = ["lenet", "resnet8", "resnet20", "mobilefacenet"]
 
 
@@ -96,8 +99,9 @@ def test_samples_do_not_influence_each_other(name):
 
 @pytest.mark.parametrize("name", SMALLEST)
 def test_every_parameter_has_a_gradient(name):
-    net = _net(name).double()
-    net(_samples(name, 2)).square().sum().backward()
+    net = _net(name, 16).double()
+    # Weighed, since embeddings of unit length have squares that add up to 1 whatever the parameters are.
+    net(_samples(name, 2)).square().mul(torch.linspace(1, 2, 16)).sum().backward()
     assert [key for key, p in net.named_parameters() if p.grad is None or not p.grad.abs().max() > 1e-9] == []
 
 
@@ -173,6 +177,12 @@ def test_channels_last_gives_the_same_embeddings(name):
         ("embedding-bag", (2, 5), 4, {}, "option features must be the size of the vocabulary.*got 0"),
         ("embedding-bag", (2, 5), 4, {"features": 2**24 + 1}, "from 1 to 16777216"),
         ("embedding-bag", (2, 5), 4, {"features": "all"}, "features: expected a whole number"),
+        ("dlib-face", (2, 8, 8), 4, {}, "dlib-face: pictures have 1 or 3 channels, got 2"),
+        ("dlib-face", (3, 8, 9), 4, {"crop": 9}, r"crop must be from 0 \(all\) to 8"),
+        ("dlib-face", (3, 8, 9), 4, {"size": 102}, "dlib-face: size must be at least 103"),
+        ("ge2e-voice", (2, 9000), 4, {}, "ge2e-voice: recordings have 1 channel, got 2"),
+        ("ge2e-voice", (1, 100), 4, {"rate": 8000}, "recordings of 100 samples are too short, more than 200"),
+        ("ge2e-voice", (1, 9000), 4, {"rate": 0}, "rate must be at least 1, got 0"),
         ("lenet", (1, 8, 8), 0, {}, "width must be at least 1"),
     ],
 )

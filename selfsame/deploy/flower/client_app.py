@@ -23,6 +23,7 @@ from selfsame.files import private_folder, read_text
 
 KNOWN = (
     "samples", "state", "key", "private", "conditions", "owner", "policy", "agreed", "trial", "simulate", "methods",
+    "start",
     "measurements", "statuses", "collateral", "simulated-enclave",
 )  # fmt: skip
 
@@ -104,7 +105,9 @@ def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
 
         private = Path(str(config.get("private") or Path(str(config["key"])).with_suffix(".key")))
         signer = private if private.exists() else None
-        return Device(folder, str(config["samples"]), owner=str(config.get("owner", "")), signer=signer, **common)
+        start = Path(str(config["start"])) if config.get("start") else None
+        owner = str(config.get("owner", ""))
+        return Device(folder, str(config["samples"]), owner=owner, signer=signer, start=start, **common)
     from selfsame.deploy.split.device import SplitDevice
 
     return SplitDevice(folder, str(config["samples"]), **common)

@@ -53,7 +53,14 @@ class SplitAgreement(Agreed):
         part = RunPart(rounds=recipe.run.rounds, seed=seed, device="cpu", precision=precision)
         found = SplitAgreement(
             run=run,
-            recipe=replace(recipe, title="", data=replace(recipe.data, path=""), run=part, server=ServerPart()),
+            recipe=replace(
+                recipe,
+                title="",
+                data=replace(recipe.data, path=""),
+                net=replace(recipe.net, start=""),
+                run=part,
+                server=ServerPart(),
+            ),
             transport=transport,
             seeded=seeded,
             required=terms.required,
@@ -73,6 +80,8 @@ class SplitAgreement(Agreed):
             raise SelfsameError(
                 "cohort.dropout, cohort.late, split.lost, split.ready: real devices need no such chance"
             )
+        if recipe.net.anchored:
+            raise SelfsameError("net.train, net.adapters: not on devices in split rounds; let the whole network learn")
         if ":" in recipe.net.name:
             raise SelfsameError(f"net.name: {recipe.net.name!r} would run code by its name; name a registered network")
         method_class(recipe.method.name, loaded=True)

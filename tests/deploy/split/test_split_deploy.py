@@ -748,7 +748,7 @@ def test_bad_terms_are_refused():
             continue
         with pytest.raises((SelfsameError, TypeError, ValueError)):
             found.mandate(prepare(found.recipe))
-    code = {**good["recipe"], "net": {"name": "os:system", "width": 8}}
+    code = {**good["recipe"], "net": {**good["recipe"]["net"], "name": "os:system"}}
     with pytest.raises(SelfsameError, match="run code"):
         SplitAgreement.from_json(good | {"recipe": code})
     for parts, match in [

@@ -94,6 +94,8 @@ CASES["fedhide, late clients"] = Case("fedhide", parts={"cohort": LATE, "run": E
 CASES["fedaws, late clients in blocks"] = Case(
     "fedaws", parts={"cohort": LATE, "run": {**EVERY, "shard_tables": True}}, whole=True
 )
+ADAPTED = {"name": "lenet", "width": 8, "channels": [4, 4], "adapters": 2, "keep": 0.3}
+CASES["fedhide, adapters"] = Case("fedhide", parts={"net": ADAPTED, "cohort": SOME, "local": {"steps": 2}})
 CASES["deepsvdd, whole run"] = Case("deepsvdd", parts={"cohort": SOME, "run": EVERY}, whole=True)
 HALF = recipe("fedaws", cohort=SOME, server=MOMENTUM, run={"rounds": 6, "eval_every": 3, "shard_tables": True})
 

@@ -1,0 +1,419 @@
+"""A ready encoder adapted to one's own people: python bench/adapt.py choose|measure|table FILE [options].
+
+choose   every learning rate of every method and every way of learning (the last layer, adapters, all), on people set
+         apart of those that are trained on (`for_choosing`; of LFW on the first of --folds); nothing of the test is
+         looked at.
+measure  the best rate of each by that, on the whole federation, three seeds, every fold: EER on unseen people by the
+         encoder as it is published, by the adapted one, and the change, on the same pairs, with intervals by person.
+         Then the same on what may be forgotten: the same unseen people in grey and blurred, or in noise.
+table    what is in the file.
+
+Every finished run is a line of the file, and a run that is there is not repeated. Where the last layer alone learns,
+the others are constant: what they make of the samples is computed once (`Tail`), with the same result.
+
+    selfsame weights convert dlib-face face-api-1.7.15.tgz --out face.safetensors
+    python bench/adapt.py choose lfw.jsonl --data lfw --path DATA --start face.safetensors --device cuda
+    python bench/adapt.py measure lfw.jsonl --data lfw --path DATA --start face.safetensors --device cuda --folds 1-10
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from common import finished
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfsame import nets
+from selfsame.config.recipe import Recipe, from_mapping
+from selfsame.data import Federation, Held, Samples, load
+from selfsame.data.choosing import for_choosing
+from selfsame.engine.machine import choose_machine, facts
+from selfsame.engine.plan import make_plan
+from selfsame.engine.problem import Problem
+from selfsame.engine.rounds import Engine
+from selfsame.engine.setup import prepare
+from selfsame.engine.state import State, begin
+from selfsame.methods.base import unit
+from selfsame.runs.elsewhere import elsewhere
+from selfsame.runs.run import Run
+
+Tables = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A data set, its encoder, and how it is trained."""
+
+    net: Tables
+    data: Tables
+    last: str  # the layer that `last` means
+    cohort: int
+    batch: int
+    rounds: int
+
+
+SUBJECTS = {
+    "lfw": Subject({"name": "dlib-face", "crop": 56}, {"size": 64, "least": 4}, "head", 64, 4, 500),
+    "audiomnist": Subject({"name": "ge2e-voice"}, {}, "linear", 12, 8, 500),
+}
+METHODS: dict[str, Tables] = {
+    "FedCrowd": {"name": "fedcrowd"},
+    "FedAwS": {"name": "fedaws"},
+    "FedUV": {"name": "feduv", "code_length": 127, "secrets": "seeded"},
+    "FedHide": {"name": "fedhide", "alpha": 0.01, "neighbours": 5},
+    "FDML": {"name": "fdml", "normalise": True},
+    "softmax": {"name": "softmax"},
+}
+RATES = {"last": (0.1, 0.3, 1.0, 3.0), "adapters": (0.001, 0.003, 0.01, 0.03), "all": (0.0001, 0.0003, 0.001, 0.003)}
+KINDS: dict[str, Tables] = {"last": {"train": ["last"]}, "adapters": {"adapters": 4}, "all": {}}
+
+
+class FaceTail(nn.Module):
+    """What follows the constant layers of dlib-face."""
+
+    def __init__(self, shape: tuple[int], width: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(shape[0], width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(x)
+        return out
+
+
+class VoiceTail(nn.Module):
+    """What follows the constant layers of ge2e-voice, for recordings of one part."""
+
+    def __init__(self, shape: tuple[int], width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(shape[0], width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.linear(x).relu(), dim=-1)
+
+
+TAILS = {"dlib-face": ("face-tail", FaceTail), "ge2e-voice": ("voice-tail", VoiceTail)}
+for _tail in TAILS.values():
+    nets.register(*_tail)
+
+
+class Tail:
+    """The samples of a federation as the constant layers of an encoder leave them."""
+
+    def __init__(self, args: argparse.Namespace, federation: Federation) -> None:
+        subject = SUBJECTS[args.data]
+        self.device = choose_machine(from_mapping({"run": {"device": args.device}}).run).device
+        problem = prepare(recipe(args, "softmax", "all", 0.0, 0, tail=False), federation)
+        net = nets.build(problem.recipe.net.name, federation.shape, problem.world.dim, **problem.recipe.net.options)
+        net.load_state_dict(
+            {name: value.cpu() for name, value in problem.model.net_views(problem.model.first_theta).items()}
+        )
+        self.net, self.layer = net.eval().to(self.device), getattr(net, subject.last)
+        self.scale = problem.federation.scale
+
+    @torch.no_grad()
+    def features(self, raw: Tensor) -> Tensor:
+        """What the last layer is given, (S, features)."""
+        if not len(raw):
+            return torch.empty(0, self.layer.in_features)
+        seen: list[Tensor] = []
+        hook = self.layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].float().cpu()))
+        for part in raw.split(128):
+            self.net(self.scale(part.to(self.device)).float())
+        hook.remove()
+        return torch.cat(seen)
+
+    def of(self, federation: Federation) -> Federation:
+        """The federation with features in place of samples."""
+        counts = federation.count_N.tolist()
+        rows = [federation.source.rows(torch.tensor([n]), torch.arange(c)[None])[0] for n, c in enumerate(counts)]
+        start_N = torch.cumsum(federation.count_N, 0) - federation.count_N
+        held = self.features(torch.cat(rows))
+        sets = {
+            name: Samples(self.features(_all(getattr(federation, name))), getattr(federation, name).y)
+            for name in ("test", "unseen", "validation")
+        }
+        return replace(
+            federation, shape=(held.shape[1],), source=Held(held, start_N), mean=(0.0,), std=(1.0,), **sets
+        )  # fmt: skip
+
+
+def _all(samples: Samples) -> Tensor:
+    x = samples.x[torch.arange(len(samples.y))]
+    return x[:, 0] if x.dim() == 4 and x.shape[1] == 1 and x.shape[2] == 1 else x
+
+
+def federation_of(args: argparse.Namespace, fold: int) -> Federation:
+    options = {**SUBJECTS[args.data].data, **({"fold": fold} if args.data == "lfw" else {})}
+    return load(args.data, args.path, **options)
+
+
+def changed(federation: Federation) -> Federation:
+    """What the encoder may forget: the unseen people in grey and blurred, or in noise 20 dB below the loudest."""
+    x = _all(federation.unseen)
+    if x.dtype == torch.uint8:
+        grey = x.float().mean(1, keepdim=True)
+        soft = F.avg_pool2d(F.pad(grey, (1, 1, 1, 1), mode="replicate"), 3, 1)
+        x = soft.round().to(torch.uint8).expand(-1, x.shape[1], -1, -1).contiguous()
+    else:
+        draw = torch.Generator().manual_seed(0)
+        loud = x.float().abs().amax(-1, keepdim=True)
+        noise = torch.randn(x.shape, generator=draw) * loud / 30
+        x = (x.float() + noise).round().clamp(-32768, 32767).to(torch.int16)
+    return replace(federation, unseen=Samples(x, federation.unseen.y))
+
+
+@cache
+def tail_file(start: str, last: str) -> str:
+    """The weights of the last layer alone."""
+    kept = {name: value for name, value in load_file(start).items() if name.startswith(f"{last}.")}
+    file = Path(tempfile.mkdtemp()) / "tail.safetensors"
+    save_file(kept, file)
+    return str(file)
+
+
+def recipe(args: argparse.Namespace, name: str, kind: str, rate: float, seed: int, tail: bool | None = None) -> Recipe:
+    subject, method = SUBJECTS[args.data], METHODS[name]
+    tail = kind == "last" if tail is None else tail
+    net: Tables = {**subject.net, **({} if tail else KINDS[kind]), "start": args.start, "keep": args.keep}
+    if method["name"] == "feduv":  # its width is that of its codewords, so the last layer is drawn anew, and learns
+        net |= {"skip": [f"{subject.last}.*"]}
+        net |= {"train": ["last"]} if kind == "adapters" else {}
+    if method["name"] == "fdml":  # the enclave knows no first network
+        net["keep"] = 0.0
+    if tail:
+        width = nets.own_width(subject.net["name"])
+        net = {
+            **net,
+            "name": TAILS[subject.net["name"]][0],
+            "start": tail_file(args.start, subject.last),
+            "width": width,
+        }
+        net = {key: value for key, value in net.items() if key not in ("crop", "train")}
+        if "skip" in net:
+            net = {key: value for key, value in net.items() if key not in ("skip", "start")}
+    graphs = "graphs" if args.device.startswith("cuda") else "off"
+    run = {"rounds": args.rounds or subject.rounds, "seed": seed, "device": args.device, "compile": graphs}
+    return from_mapping(
+        {
+            "method": method,
+            "data": {"name": args.data},
+            "net": net,
+            "run": {**run, "precision": args.precision},
+            "cohort": {"size": args.cohort or subject.cohort},
+            "local": {"batch": subject.batch, "lr": rate, "schedule": "cosine"},
+            "server": {"optimiser": "momentum"},
+        }
+    )
+
+
+@torch.no_grad()
+def begin_warm(problem: Problem, state: State) -> None:
+    """Let every vector that stands for a person begin as the mean of what the encoder makes of their samples.
+
+    A device does so by itself before its first round. What leaves it is what leaves it anyway: with FedAwS and softmax
+    the server then sees the vector, as it does after each round; with FedCrowd and FedHide it stays on the device.
+    """
+    run, name = Run(problem, state), problem.method.name
+    if name not in ("fedcrowd", "fedhide", "fedaws", "softmax"):
+        return
+    rows_ND = unit(own_templates(run))
+    head = problem.model.head_views(state.theta_P)
+    held = {"fedaws": state.server.get("class_embedding"), "softmax": next(iter(head.values()), None)}
+    target = held.get(name, state.own.get("prototype"))
+    assert target is not None and len(target) == len(rows_ND)
+    target.copy_(rows_ND * target.norm(dim=1, keepdim=True))
+
+
+def own_templates(run: Run) -> Tensor:
+    """What each person would enrol with some of their samples, (N, D)."""
+    federation, device = run.problem.federation, run.problem.model.device
+    found = []
+    for client, count in enumerate(federation.count_N.tolist()):
+        index_1B = torch.arange(min(count, 32), device=device)[None]
+        raw = federation.source.rows(torch.tensor([client], device=device), index_1B)[0]
+        found.append(unit(run.embed(raw)).mean(0))
+    return torch.stack(found)
+
+
+def trained(order: Recipe, federation: Federation, warm: bool) -> tuple[Run, float]:
+    """A run to its end, and how long its rounds took."""
+    problem = prepare(order, federation)
+    state = begin(problem)
+    if warm:
+        begin_warm(problem, state)
+    engine = Engine(problem, graphs=choose_machine(order.run).graphs)
+    begun = time.perf_counter()
+    engine.run(state, make_plan(problem.recipe, 0, order.run.rounds, state.present))
+    return Run(problem, state), time.perf_counter() - begun
+
+
+def compared(args: argparse.Namespace, run: Run, federation: Federation, bootstrap: int) -> Tables:
+    """EER before, after, and the change: over the data set's own list of pairs, or over pairs that are drawn."""
+    found = elsewhere(run, args.data, federation, trials=args.trials, bootstrap=bootstrap)["protocols"][0]
+    return {name: found[name] for name in ("name", "people", "before", "after", "change")}
+
+
+def write(file: Path, key: Tables, found: Tables) -> None:
+    with file.open("a") as out:
+        out.write(json.dumps({"key": key, **found}) + "\n")
+
+
+def done(file: Path, key: Tables) -> bool:
+    return any(line["key"] == key for line in finished(file))
+
+
+def choose(args: argparse.Namespace) -> None:
+    federation: dict[bool, Federation] = {}
+    cases = [(name, kind, r) for name, kind in product(args.methods, args.kinds) for r in args.rates or RATES[kind]]
+    for number, (name, kind, rate) in enumerate(cases):
+        key = {
+            "phase": "choose",
+            "data": args.data,
+            "method": name,
+            "kind": kind,
+            "lr": rate,
+            "keep": args.keep,
+            "warm": args.warm,
+        }
+        if number % args.of != args.part or done(args.file, key):
+            continue
+        if not federation:
+            plain = for_choosing(federation_of(args, args.folds[0]))
+            federation = {False: plain, True: Tail(args, plain).of(plain) if "last" in args.kinds else plain}
+        there = federation[kind == "last"]
+        run, seconds = trained(recipe(args, name, kind, rate, 0), there, args.warm)
+        found = compared(args, run, there, 0)
+        write(args.file, key, {**found, "rounds": run.recipe.run.rounds, "seconds": seconds})
+        print(f"{name}, {kind}, lr {rate:g}: {_said(found)}", flush=True)
+
+
+def chosen(args: argparse.Namespace, name: str, kind: str) -> float | None:
+    """The rate that was best on the people set apart."""
+    wanted = {"phase": "choose", "data": args.data, "method": name, "kind": kind, "keep": args.keep, "warm": args.warm}
+    tried = [line for line in finished(args.file) if wanted.items() <= line["key"].items()]
+    best = min(tried, key=lambda line: line["after"]["value"], default=None)
+    return None if best is None else float(best["key"]["lr"])
+
+
+def measure(args: argparse.Namespace) -> None:
+    for fold in args.folds:
+        held: dict[bool, tuple[Federation, Federation]] = {}
+        for number, (seed, name, kind) in enumerate(product(range(args.seeds), args.methods, args.kinds)):
+            key = {
+                "phase": "measure",
+                "data": args.data,
+                "method": name,
+                "kind": kind,
+                "keep": args.keep,
+                "warm": args.warm,
+            }
+            key |= {"fold": fold, "seed": seed}
+            rate = chosen(args, name, kind)
+            if number % args.of != args.part or rate is None or done(args.file, key):
+                continue
+            if not held:
+                held = _both(args, fold)
+            here, there = held[kind == "last"]
+            run, seconds = trained(recipe(args, name, kind, rate, seed), here, args.warm)
+            found = compared(args, run, here, args.bootstrap)
+            away = compared(args, run, there, args.bootstrap)
+            learned = run.problem.model.size * 4
+            machine = facts(run.problem.model.device)
+            rest = {"lr": rate, "rounds": run.recipe.run.rounds, "seconds": seconds, "bytes": learned}
+            write(args.file, key, {**found, "away": away, **rest, "machine": machine})
+            print(f"fold {fold}, seed {seed}, {name}, {kind}: {_said(found)}; away {_said(away)}", flush=True)
+
+
+def _both(args: argparse.Namespace, fold: int) -> dict[bool, tuple[Federation, Federation]]:
+    """The federation of a fold and what may be forgotten, as samples and as features."""
+    plain = federation_of(args, fold)
+    pair = plain, changed(plain)
+    if "last" not in args.kinds:
+        return {False: pair}
+    tail = Tail(args, plain)
+    return {False: pair, True: (tail.of(pair[0]), tail.of(pair[1]))}
+
+
+def _said(found: Tables) -> str:
+    return f"EER {100 * found['before']['value']:.2f} -> {100 * found['after']['value']:.2f} %"
+
+
+def table(args: argparse.Namespace) -> None:
+    lines = [line for line in finished(args.file) if line["key"]["phase"] == "measure"]
+    print(
+        "| method | learns | KB up | EER before | after | change [95 % by person] | away before | after | lr | runs |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for name, kind in product(METHODS, KINDS):
+        some = [line for line in lines if (line["key"]["method"], line["key"]["kind"]) == (name, kind)]
+        if not some:
+            continue
+        cells = [_spread([line[what]["value"] for line in some]) for what in ("before", "after")]
+        low, high = (_mean([line["change"][end] for line in some]) for end in ("low", "high"))
+        change = _mean([line["change"]["value"] for line in some])
+        away = [_spread([line["away"][what]["value"] for line in some]) for what in ("before", "after")]
+        row = [name, kind, f"{some[0]['bytes'] / 1000:,.0f}", *cells, f"{change} [{low}, {high}]", *away]
+        print("|", " | ".join([*row, f"{some[0]['lr']:g}", str(len(some))]), "|")
+
+
+def _mean(values: list[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    return f"{statistics.mean(known):.2f}" if known else "-"
+
+
+def _spread(values: list[float]) -> str:
+    spread = 100 * statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{100 * statistics.mean(values):.2f} ± {spread:.2f}"
+
+
+def _folds(text: str) -> list[int]:
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("choose", "measure", "table"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--data", choices=tuple(SUBJECTS), default="lfw")
+    parser.add_argument("--path", default="", help="where the data set lies")
+    parser.add_argument("--start", default="", help="the encoder's weights, as `selfsame weights convert` leaves them")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="what learns: last, adapters, all")
+    parser.add_argument(
+        "--folds", default="1", help="of LFW: one, or a range such as 1-10; settings are chosen on the first"
+    )
+    parser.add_argument("--keep", type=float, default=0.0, help="weight of the pull towards the first network")
+    parser.add_argument("--warm", action="store_true", help="vectors that stand for people begin as what they enrol")
+    parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried")
+    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--cohort", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=20_000, help="pairs that are drawn, where the data has no list")
+    parser.add_argument("--bootstrap", type=int, default=200)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--part", type=int, default=0, help="this process does every OF-th run, from PART on")
+    parser.add_argument("--of", type=int, default=1)
+    args = parser.parse_args()
+    args.methods, args.kinds, args.folds = args.methods.split(","), args.kinds.split(","), _folds(args.folds)
+    {"choose": choose, "measure": measure, "table": table}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()

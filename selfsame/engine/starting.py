@@ -1,0 +1,199 @@
+"""The weights that a network begins with: read from a file or a run's folder, renamed, and held against the network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from selfsame.config.recipe import NetPart
+from selfsame.engine.checkpoint import read_tensors, sealed
+from selfsame.errors import SelfsameError
+from selfsame.fields import in_one_line
+from selfsame.files import write
+from selfsame.nets.frozen import fold
+
+KEPT = "start.safetensors"  # in a run's folder: the network that it began with
+_FORMAT = "selfsame-start-1"
+_OURS = ("selfsame-model-", "selfsame-start-")
+_CONVERTED = "selfsame-encoder-"  # by `selfsame weights convert`: the network's own names
+_INSIDE = ("state_dict", "model_state_dict", "model_state", "model", "net")  # where a .pt file may hold its tensors
+_NAMED = 4  # tensors of a kind that an error names
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Named tensors and the digest of the file that they come from."""
+
+    file: Path
+    tensors: Tensors
+    digest: str
+
+
+def read_weights(start: str | Path) -> Weights:
+    """The tensors of a safetensors file, of a .pt file, read without running what it holds, or of a run's folder."""
+    path = Path(start).expanduser()
+    if path.is_dir():
+        path = _of_run(path)
+    try:
+        digest = _sha256(path)
+    except OSError as error:
+        raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names a file or a run") from None
+    tensors = _from_pickle(path) if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else _from_safetensors(path)
+    numbers = {name: value for name, value in tensors.items() if value.is_floating_point()}
+    odd = next((name for name, value in numbers.items() if not bool(torch.isfinite(value).all())), None)
+    if odd is not None:
+        raise SelfsameError(f"{path}: {odd} holds values that are not finite")
+    return Weights(path, numbers, digest)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_run(folder: Path) -> Path:
+    file = folder / "model.safetensors"
+    if file.is_file():
+        return file
+    if (folder / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: the run has no network yet; `selfsame resume {folder}` goes on with it")
+    raise SelfsameError(f"{folder}: not a finished run (no model.safetensors in it)")
+
+
+def _from_safetensors(path: Path) -> Tensors:
+    try:
+        with safe_open(path, framework="pt") as file:
+            form = (file.metadata() or {}).get("format", "")
+            if not form.startswith("selfsame-") or form.startswith(_CONVERTED):
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None
+    if not form.startswith(_OURS):
+        raise SelfsameError(f"{path}: holds no network ({form}); name the folder of its run")
+    found, _ = read_tensors(path)
+    return {name.removeprefix("net."): value for name, value in found.items() if name.startswith("net.")}
+
+
+def _from_pickle(path: Path) -> Tensors:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
+        raise SelfsameError(f"{path}: damaged, or holds more than weights ({in_one_line(error)[:160]})") from None
+    return _tensors_in(found, path)
+
+
+def _tensors_in(found: Any, path: Path) -> Tensors:
+    """The table of tensors that a .pt file is, or that it holds beside other things."""
+    if isinstance(found, Mapping) and any(isinstance(value, Tensor) for value in found.values()):
+        return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
+    inside = found if isinstance(found, Mapping) else {}
+    held = {str(name): value for name, value in inside.items() if isinstance(value, Mapping)}
+    for name in (*_INSIDE, *(held if len(held) == 1 else ())):
+        if any(isinstance(value, Tensor) for value in held.get(name, {}).values()):
+            return _tensors_in(held[name], path)
+    raise SelfsameError(f"{path}: no table of tensors by name in it, nor under {', '.join(_INSIDE)}")
+
+
+def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> Tensors:
+    """The tensors under this network's names: the longest beginning that is in the map is replaced."""
+    out: Tensors = {}
+    for name, value in tensors.items():
+        old = max((key for key in names if name.startswith(key)), key=len, default="")
+        new = names.get(old, "") + name[len(old) :] if old in names else name
+        if new in out:
+            raise SelfsameError(f"{where}: net.rename gives two tensors the name {new}")
+        out[new] = value
+    idle = [key for key in names if not any(name.startswith(key) for name in tensors)]
+    if idle:
+        raise SelfsameError(f"{where}: no tensor's name begins with {_few(idle)} (net.rename)")
+    return out
+
+
+def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
+    """Put the weights into the network, all of them, or say in one line what does not fit."""
+    if part.digest and part.digest != weights.digest:
+        raise SelfsameError(
+            f"{weights.file}: not the file that the recipe names (SHA-256 {weights.digest[:12]}..., net.digest is "
+            f"{part.digest[:12]}...)"
+        )
+    where = str(weights.file)
+    given = {name: value for name, value in weights.tensors.items() if not _matches(name, part.skip)}
+    given = fold(net, renamed(given, part.rename, where))
+    wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
+    _check_fit(where, given, wanted)
+    with torch.no_grad():
+        for name, value in wanted.items():
+            value.copy_(given[name])
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_fit(where: str, given: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    missing = [name for name in wanted if name not in given]
+    surplus = [name for name in given if name not in wanted]
+    other = [
+        f"{name} {_size(given[name])} in place of {_size(value)}"
+        for name, value in wanted.items()
+        if name in given and given[name].shape != value.shape
+    ]
+    said = [
+        f"{len(names)} {kind} ({_few(names)})"
+        for kind, names in (("missing", missing), ("surplus", surplus), ("misshapen", other))
+        if names
+    ]
+    if said:
+        raise SelfsameError(
+            f"{where}: does not fit the network: {', '.join(said)}; net.rename maps names, net.skip leaves some out"
+        )
+
+
+def _size(value: Tensor) -> str:
+    return "x".join(map(str, value.shape)) or "number"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def keep_start(views: Mapping[str, Tensor], digest: str, path: Path) -> None:
+    """Write the network that a run begins with, so that nothing else is needed to go on with it."""
+    tensors = {f"net.{name}": value.detach().to("cpu").contiguous() for name, value in views.items()}
+    meta = {"format": _FORMAT, "of": digest}
+    write(path, save(tensors, metadata=sealed(tensors, meta)))
+
+
+def network_digest(views: Mapping[str, Tensor]) -> str:
+    """What the server and its devices call a first network by: its names, shapes and numbers in float32."""
+    total = hashlib.sha256()
+    for name, value in sorted(views.items()):
+        total.update(json.dumps([name, list(value.shape)]).encode())
+        total.update(value.detach().to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def load_kept(net: nn.Module, path: Path) -> None:
+    """Put the network that a run began with into `net`."""
+    found, meta = read_tensors(path)
+    if meta.get("format") != _FORMAT:
+        raise SelfsameError(f"{path}: not the start of a run (format {meta.get('format')!r})")
+    given = {name.removeprefix("net."): value for name, value in found.items()}
+    wanted = dict(net.named_parameters())
+    _check_fit(str(path), given, wanted)
+    with torch.no_grad():
+        for name, value in wanted.items():
+            value.copy_(given[name])

@@ -1,0 +1,112 @@
+"""The face encoder of dlib (King, 2017): 29 convolutions, pictures of 150x150, 128 dimensions, compared by distance.
+
+Its norms were over the batch; at inference each is a gain and a shift for every channel, which is what this network
+has, so no sample sees another. A shortcut that changes its shape has no weights: it is averaged over 2x2, and what is
+missing at the right, at the bottom and in further channels is zero.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from selfsame.errors import SelfsameError
+from selfsame.nets.crop import EyesAt, MiddleAt
+
+SIZE = 150
+_LEAST = 103  # pixels a side from which every convolution has an input
+_MEAN = (122.782, 117.001, 104.298)  # of red, green and blue, which the encoder takes off; 255 is full scale
+_EYES = (0.318, 0.314, 0.669, 0.314)  # where the middles of the eyes are in the pictures that it was trained on
+# Channels and whether the block halves the sides, from the input on.
+BLOCKS = (
+    *((32, False),) * 3,
+    *((64, True), *((64, False),) * 3),
+    *((128, True), *((128, False),) * 2),
+    *((256, True), *((256, False),) * 2, (256, True)),
+)
+
+
+class ScaledConv(nn.Module):
+    """A convolution, then a gain and a shift for every channel; without padding where it has a stride."""
+
+    def __init__(self, before: int, after: int, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        padding = kernel // 2 if stride == 1 else 0
+        self.conv = nn.Conv2d(before, after, kernel, stride=stride, padding=padding, bias=False)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+        self.gain = nn.Parameter(torch.ones(after))
+        self.shift = nn.Parameter(torch.zeros(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(x) * self.gain[:, None, None] + self.shift[:, None, None]
+        return out
+
+
+class DlibBlock(nn.Module):
+    """Two convolutions beside a shortcut without weights."""
+
+    def __init__(self, before: int, after: int, halves: bool) -> None:
+        super().__init__()
+        self.halves = halves
+        self.conv1 = ScaledConv(before, after, 3, 2 if halves else 1)
+        self.conv2 = ScaledConv(after, after, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv2(self.conv1(x).relu())
+        if self.halves:
+            x = F.avg_pool2d(x, 2)
+            channels, height, width = (max(a, b) for a, b in zip(x.shape[1:], y.shape[1:], strict=True))
+            x, y = (_grown(one, channels, height, width) for one in (x, y))
+        return (x + y).relu()
+
+
+def _grown(x: Tensor, channels: int, height: int, width: int) -> Tensor:
+    """With zeros in the channels, at the bottom and at the right that it lacks."""
+    lacks = (0, width - x.shape[3], 0, height - x.shape[2], 0, channels - x.shape[1])
+    return F.pad(x, lacks) if any(lacks) else x
+
+
+class DlibFace(nn.Module):
+    """Pictures (n, 3, H, W) or (n, 1, H, W), full scale 1, to embeddings (n, D).
+
+    `crop`: the side in pixels of the middle that is kept, 0 for all; `size`: what that is brought to. Or `eyes`: where
+    they are in every picture, by which it is turned, scaled and moved.
+    """
+
+    full_scale: ClassVar[bool] = True
+    own_width: ClassVar[int] = 128
+    own_distance: ClassVar[str] = "euclidean"
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        width: int,
+        *,
+        crop: int = 0,
+        size: int = SIZE,
+        eyes: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__()
+        if shape[0] not in (1, 3):
+            raise SelfsameError(f"pictures have 1 or 3 channels, got {shape[0]}")
+        if size < _LEAST:
+            raise SelfsameError(f"size must be at least {_LEAST}, got {size}")
+        if crop and eyes:
+            raise SelfsameError("crop and eyes both say which part of a picture is kept; give one of them")
+        self.front = EyesAt(shape, tuple(eyes), _EYES, size) if eyes else MiddleAt(shape, crop, size)
+        self.stem = ScaledConv(3, 32, 7, 2)
+        before = (32, *(after for after, _ in BLOCKS))
+        self.blocks = nn.Sequential(*(DlibBlock(one, *block) for one, block in zip(before, BLOCKS, strict=False)))
+        self.head = nn.Linear(256, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embeddings (n, D)."""
+        x = self.front(x)
+        # One number a channel, made where the pictures are: a copy from the CPU could not be captured in a CUDA graph.
+        mean_311 = torch.cat([x.new_full((1,), value / 255) for value in _MEAN])[:, None, None]
+        x = F.max_pool2d(self.stem(x - mean_311).relu(), 3, 2)
+        out: Tensor = self.head(self.blocks(x).mean((2, 3)))
+        return out

@@ -1,0 +1,96 @@
+"""Which of a network's parameters learn: all, some by name, or matrices through adapters of low rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from selfsame.errors import SelfsameError
+from selfsame.nets.frozen import ChannelAffine
+
+PRESETS = ("all", "last", "norms")
+UP, DOWN = ".up", ".down"  # of the matrix that an adapter belongs to
+_NORMS = (nn.GroupNorm, nn.LayerNorm, _InstanceNorm, ChannelAffine)
+_ADAPTED = (nn.Linear, _ConvNd, nn.RNNBase)
+_NAMED = 6  # parameters that an error names
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What learns of a network; the rest is constant."""
+
+    names: tuple[str, ...]  # parameters that learn themselves
+    ranks: dict[str, int] = field(default_factory=dict)  # matrices that learn through an adapter, and its rank
+    seed: int = 0  # of the adapters' first numbers
+
+    def adapters(self, net: nn.Module) -> dict[str, Tensor]:
+        """The adapters' first numbers: a product of zero, so that the network is the one that it starts from."""
+        draw = torch.Generator().manual_seed(self.seed % 2**63)
+        parameters = dict(net.named_parameters())
+        out = {}
+        for name, rank in self.ranks.items():
+            rows, columns = _sides(parameters[name])
+            out[name + UP] = torch.zeros(rows, rank)
+            out[name + DOWN] = torch.randn(rank, columns, generator=draw) / math.sqrt(columns)
+        return out
+
+
+def choose_learned(net: nn.Module, patterns: tuple[str, ...], rank: int, seed: int = 0) -> Learned:
+    """The parameters that these patterns and presets name, and adapters of `rank` for the other matrices.
+
+    No pattern means all parameters, or, with adapters, none.
+    """
+    names = [name for name, _ in net.named_parameters()]
+    patterns = patterns or (() if rank else ("all",))
+    chosen = {name for pattern in patterns for name in _fitting(net, names, pattern)}
+    ranks = _ranks(net, chosen, rank) if rank else {}
+    if rank and not ranks:
+        raise SelfsameError("net.adapters: no matrix of a linear, convolution or recurrent layer is left to adapt")
+    return Learned(tuple(name for name in names if name in chosen), ranks, seed)
+
+
+def _fitting(net: nn.Module, names: list[str], pattern: str) -> list[str]:
+    if pattern == "all":
+        return names
+    if pattern == "last":
+        found = _last(net)
+    elif pattern == "norms":
+        found = [name for module, name, _ in _owned(net) if isinstance(module, _NORMS)]
+    else:
+        found = [name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")]
+    if not found:
+        few = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+        raise SelfsameError(f"net.train: nothing fits {pattern!r}; known: {', '.join(PRESETS)}, and names: {few}")
+    return found
+
+
+def _owned(net: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Every parameter once, with the module that holds it."""
+    for place, module in net.named_modules():
+        for name, value in module.named_parameters(recurse=False):
+            yield module, f"{place}.{name}" if place else name, value
+
+
+def _last(net: nn.Module) -> list[str]:
+    """The parameters of the last layer that has a matrix, and of what follows it."""
+    owned = list(_owned(net))
+    final = next((module for module, _, value in reversed(owned) if value.dim() > 1), None)
+    begin = next((place for place, (module, *_) in enumerate(owned) if module is final), 0)
+    return [name for _, name, _ in owned[begin:]]
+
+
+def _ranks(net: nn.Module, chosen: set[str], rank: int) -> dict[str, int]:
+    matrices = {name: value for module, name, value in _owned(net) if isinstance(module, _ADAPTED) and value.dim() > 1}
+    return {name: min(rank, *_sides(value)) for name, value in matrices.items() if name not in chosen}
+
+
+def _sides(value: Tensor) -> tuple[int, int]:
+    """A matrix, or kernels (O, I, *K) as one of O rows."""
+    return value.shape[0], value[0].numel()

@@ -1,0 +1,34 @@
+"""A network that nobody trained here, as a run before its first round: measured by the same protocols as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from selfsame import nets
+from selfsame.config.recipe import apply_settings, from_mapping
+from selfsame.engine.setup import prepare
+from selfsame.engine.state import begin
+from selfsame.runs.run import Run, enrolled_by_clients
+
+
+def untrained_run(
+    net: str,
+    start: Path,
+    data: str,
+    path: Path | None = None,
+    settings: Sequence[str] = (),
+    device: str | None = None,
+) -> Run:
+    """The network with the weights of a file, before its first round; `settings` are those of a recipe."""
+    tables = {
+        "title": f"{net}, not trained",
+        "method": {"name": "fedaws", "neighbours": 1, "distance": nets.own_distance(net)},
+        "data": {"name": data, "path": str(path or "")},
+        "net": {"name": net, "start": str(start)},
+        "run": {"rounds": 1, "device": device or "auto", "compile": "off", "precision": "float32"},
+    }
+    problem = prepare(from_mapping(apply_settings(tables, settings)))
+    run = Run(problem, begin(problem, problem.world.clients), untrained=True)
+    run.enrolled = enrolled_by_clients(run)
+    return run

@@ -1,0 +1,52 @@
+"""Networks that tests name by their import path: batch norms, and recurrent layers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Normed(nn.Module):
+    """Two convolutions and a linear layer, a batch norm after each; the last one has no gain of its own."""
+
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(shape[0], 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.Conv2d(4, 6, 3, stride=2, bias=False), nn.BatchNorm2d(6, eps=1e-3), nn.ReLU(),
+        )  # fmt: skip
+        self.fc = nn.Linear(6, width)
+        self.norm = nn.BatchNorm1d(width, affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.fc(self.body(x).mean((2, 3))))
+
+
+class Recurrent(nn.Module):
+    """Rows of a picture one after another through a recurrent layer, then a linear one."""
+
+    def __init__(self, shape: tuple[int, ...], width: int, *, kind: str = "LSTM") -> None:
+        super().__init__()
+        self.rnn = getattr(nn, kind)(shape[-1], 5, 2, batch_first=True)
+        self.fc = nn.Linear(5, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(x.flatten(1, -2))[0][:, -1])
+
+
+def seen(shape: tuple[int, ...], width: int) -> nn.Module:
+    """A network whose norms have seen data."""
+    return after_data(Normed(shape, width), shape)
+
+
+def after_data(net: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """The network after its norms have seen two batches, with gains and shifts of their own."""
+    draw = torch.Generator().manual_seed(7)
+    net.train()
+    for _ in range(2):
+        net(torch.rand(9, *shape, generator=draw))
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 2.0, generator=draw)
+            nn.init.normal_(module.bias, generator=draw)
+    return net

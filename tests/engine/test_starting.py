@@ -1,0 +1,191 @@
+"""Networks that begin with given weights: files, names, what does not fit, batch norms, recurrent layers."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import tomllib
+
+import pytest
+import torch
+from own_nets import Normed, Recurrent, after_data
+from safetensors.torch import save_file
+from small import assert_same, build, people, train
+from test_equal import compare
+
+from selfsame import nets
+from selfsame.config.recipe import NetPart, from_mapping, to_mapping, to_toml
+from selfsame.engine.cohort import fused
+from selfsame.engine.starting import load_weights, read_weights, renamed
+from selfsame.errors import SelfsameError
+from selfsame.nets.frozen import ChannelAffine, freeze
+
+LENET = {"name": "lenet", "width": 8, "channels": [4, 4]}
+SHAPE = (1, 8, 8)
+
+
+def other_weights() -> dict[str, torch.Tensor]:
+    net = nets.build("lenet", SHAPE, 8, seed=99, channels=(4, 4))
+    return {name: value.detach().clone() for name, value in net.named_parameters()}
+
+
+def started(file, **part) -> torch.Tensor:
+    problem = build("fedhide", net={**LENET, "start": str(file), **part})
+    assert problem.recipe.net.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+    return problem.model.net_views(problem.model.first_theta)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "pt in a checkpoint"])
+def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind):
+    tensors = other_weights()
+    file = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pt")
+    if kind == "safetensors":
+        save_file(tensors, file)
+    else:
+        torch.save(tensors if kind == "pt" else {"step": 3, "model_state": tensors, "optimizer": {"lr": 1}}, file)
+    views = started(file)
+    assert set(views) == set(tensors)
+    assert all(torch.equal(views[name], value.double()) for name, value in tensors.items())
+
+
+def test_names_are_mapped_and_left_out(tmp_path):
+    tensors = {f"backbone.{name}": value for name, value in other_weights().items()}
+    last = [name for name in tensors if name.startswith("backbone.fc")] or list(tensors)[-2:]
+    for name in last:
+        tensors["classes." + name.rpartition(".")[2]] = tensors.pop(name)
+    save_file(tensors, tmp_path / "w.safetensors")
+    skipped = [name.removeprefix("backbone.") for name in last]
+    part = {"rename": {"backbone.": ""}, "skip": ["classes.*", *skipped]}
+    views, drawn = started(tmp_path / "w.safetensors", **part), nets.build("lenet", SHAPE, 8, channels=(4, 4))
+    plain = dict(drawn.named_parameters())
+    for name, value in views.items():
+        wanted = plain[name] if name in skipped else tensors[f"backbone.{name}"]
+        assert torch.equal(value, wanted.double()), name
+
+
+def test_the_longest_beginning_is_replaced():
+    one = torch.zeros(1)
+    found = renamed({"a.b.c": one, "a.d": one, "e": one}, {"a.": "x.", "a.b.": ""}, "w")
+    assert list(found) == ["c", "x.d", "e"]
+    with pytest.raises(SelfsameError, match="w: no tensor's name begins with q"):
+        renamed({"a": one}, {"q": "r"}, "w")
+    with pytest.raises(SelfsameError, match=r"w: net\.rename gives two tensors the name b"):
+        renamed({"a": one, "b": one}, {"a": "b"}, "w")
+
+
+def test_what_does_not_fit_is_said_in_one_line(tmp_path):
+    tensors = other_weights()
+    first, second, *_ = tensors
+    tensors["extra"] = tensors.pop(first)
+    tensors[second] = torch.zeros(3, 2)
+    save_file(tensors, tmp_path / "w.safetensors")
+    line = rf"1 missing \({first}\), 1 surplus \(extra\), 1 misshapen \({second} 3x2 in place of"
+    with pytest.raises(SelfsameError, match=line) as caught:
+        build("fedhide", net={**LENET, "start": str(tmp_path / "w.safetensors")})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, content, line",
+    [
+        ("absent.pt", None, "cannot be read: No such file"),
+        ("w.pt", b"", "damaged, or holds more than weights"),
+        ("w.pt", b"\x80\x04cos\nsystem\n.", "damaged, or holds more than weights"),
+        ("w.safetensors", b"12345678", "damaged or not a safetensors file"),
+    ],
+)
+def test_an_unfit_file_gets_one_line(tmp_path, name, content, line):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SelfsameError, match=line) as caught:
+        read_weights(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_are_finite_and_those_that_the_recipe_names(tmp_path):
+    tensors = other_weights()
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match="not the file that the recipe names"):
+        build("fedhide", net={**LENET, "start": str(tmp_path / "w.safetensors"), "digest": "0" * 64})
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match="holds values that are not finite"):
+        read_weights(tmp_path / "w.safetensors")
+    torch.save([1, 2], tmp_path / "w.pt")
+    with pytest.raises(SelfsameError, match="no table of tensors by name in it"):
+        read_weights(tmp_path / "w.pt")
+    with pytest.raises(SelfsameError, match="not a finished run"):
+        read_weights(tmp_path)
+
+
+def test_a_recipe_with_names_is_written_and_read():
+    recipe = from_mapping({"net": {"start": "a.pt", "rename": {"a b.": "", "c": "d"}, "skip": ["fc.*"]}})
+    assert from_mapping(tomllib.loads(to_toml(recipe))) == from_mapping(to_mapping(recipe)) == recipe
+
+
+# Batch norms
+
+
+def test_a_frozen_network_gives_the_originals_inference():
+    net = after_data(Normed(SHAPE, 5), SHAPE).double()
+    original = copy.deepcopy(net).eval()
+    x = torch.rand(6, *SHAPE, dtype=torch.float64)
+    frozen = freeze(net)
+    assert sum(isinstance(module, ChannelAffine) for module in frozen.modules()) == 3
+    assert not list(frozen.named_buffers())
+    assert torch.allclose(frozen.train()(x), original(x), rtol=0, atol=1e-12)
+    by_hand = original.body[1]
+    gain = by_hand.weight / torch.sqrt(by_hand.running_var + by_hand.eps)
+    assert torch.allclose(frozen.body[1].weight, gain) and frozen.body[1].weight.requires_grad
+
+
+def test_statistics_of_a_file_are_folded_in(tmp_path):
+    original = after_data(Normed(SHAPE, 5), SHAPE).eval()
+    torch.save(original.state_dict(), tmp_path / "w.pt")
+    net = nets.build("own_nets:Normed", SHAPE, 5, started=True)
+    load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
+    x = torch.rand(6, *SHAPE)
+    assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5)
+    save_file({name: value.detach() for name, value in net.named_parameters()}, tmp_path / "again.safetensors")
+    again = nets.build("own_nets:Normed", SHAPE, 5, started=True, seed=4)
+    load_weights(again, NetPart(), read_weights(tmp_path / "again.safetensors"))
+    assert torch.equal(again(x), net(x))
+
+
+def test_norms_that_have_seen_nothing_are_refused():
+    with pytest.raises(SelfsameError, match=r"body.1 \(BatchNorm2d\) makes samples depend on one another.*net.start"):
+        nets.build("own_nets:Normed", SHAPE, 5)
+    assert isinstance(nets.build("own_nets:seen", SHAPE, 5).norm, ChannelAffine)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_frozen_network_has_one_answer_on_both_engines(tmp_path, steps):
+    torch.save(after_data(Normed(SHAPE, 8), SHAPE).state_dict(), tmp_path / "w.pt")
+    net = {"name": "own_nets:Normed", "width": 8, "start": str(tmp_path / "w.pt")}
+    compare("fedhide", net=net, local={"steps": steps})
+
+
+# Recurrent layers
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_recurrent_layers_have_one_answer_on_both_engines(kind, steps):
+    net = {"name": "own_nets:Recurrent", "width": 8, "kind": kind}
+    problem = build("fedhide", net=net, local={"steps": steps})
+    assert fused(problem) == (steps == 1)
+    (a, losses_a), (b, losses_b) = train(problem, "cohort"), train(problem, "reference")
+    assert_same(a, b)
+    assert torch.allclose(losses_a, losses_b, rtol=1e-9, atol=0)
+
+
+def test_stacked_recurrent_networks_are_the_module_with_each_ones_numbers():
+    problem = build("fedhide", net={"name": "own_nets:Recurrent", "width": 8})
+    model, federation = problem.model, people()
+    theta_MP = torch.stack([model.first_theta, 2 * model.first_theta])
+    x_MB = torch.rand(2, 3, *federation.shape, dtype=torch.float64)
+    found = model.embed_each(theta_MP, x_MB)
+    for theta_P, x_B, emb_BD in zip(theta_MP, x_MB, found, strict=True):
+        net = Recurrent(federation.shape, 8).double()
+        net.load_state_dict(model.net_views(theta_P))
+        assert torch.allclose(net(x_B), emb_BD, rtol=0, atol=1e-12)
