@@ -189,9 +189,15 @@ def test_of_a_set_on_disk_no_place_of_the_test_is_known(apart):
     train = np.concatenate([5 * person + np.arange(3) for person in range(10)])
     ten = torch.arange(10)
     whole = Federation(
-        "disk", (1,), ten, torch.full((10,), 3), Mapped(Rows(store, train), 3 * ten),
-        Samples(Rows(store, part[1]), ten), Samples(Rows(store, np.arange(50, 60)), ten + 10), validation=Samples(Rows(store, part[0]), ten),
-    )  # fmt: skip
+        "disk",
+        (1,),
+        ten,
+        torch.full((10,), 3),
+        Mapped(Rows(store, train), 3 * ten),
+        Samples(Rows(store, part[1]), ten),
+        Samples(Rows(store, np.arange(50, 60)), ten + 10),
+        validation=Samples(Rows(store, part[0]), ten),
+    )
     made = set_apart(whole, apart)
     secret = {*part[1].tolist(), *range(50, 60)}
     known = {int(one) for rows in places(made) for one in rows}
