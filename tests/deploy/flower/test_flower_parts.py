@@ -622,6 +622,6 @@ def test_a_round_of_three_goes_on_with_two(name, nodes, fewest):
 def test_the_table_hides_no_good_answers(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     record = {"round": 1, "seconds": 40.0, "asked": 3, "taken": 0, "counts": {"taken": 2, "silent": 1}}
-    cluster._table([record, {**record, "round": 2, "taken": 2}], tmp_path)
+    cluster._table([record, {**record, "round": 2, "taken": 2}], tmp_path, private=False)
     first, second = [line for line in capsys.readouterr().out.splitlines() if " 40.0 " in line]
     assert "2 answers were too few, silent 1" in first and "too few" not in second
