@@ -176,7 +176,7 @@ def work(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Callable
                 key = {"kind": "updates", "method": method, "steps": steps, "seed": seed, **common}
                 yield key, lambda m=method, s=seed, k=steps: updates(options, m, s, k)  # type: ignore[misc]
             for setting in settings(options.size, 1.0) if options.only != "updates" else ():
-                if options.settings not in setting:
+                if options.settings and setting not in options.settings.split(";"):
                     continue
                 key = {"kind": "differences", "method": method, "setting": setting, "seed": seed, **common}
                 yield key, lambda m=method, s=seed, x=setting: differences(options, m, s, x)  # type: ignore[misc]
@@ -239,7 +239,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--methods", default="", help="some of them, with ; between")
-    parser.add_argument("--settings", default="", help="only those whose name holds this")
+    parser.add_argument("--settings", default="", help="some of them, with ; between")
     parser.add_argument("--only", choices=("updates", "differences"))
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()

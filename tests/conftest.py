@@ -15,7 +15,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 # `make test` draws the same cases everywhere and times nothing; `make fuzz` draws new ones.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("suite", _UNTIMED, derandomize=True, database=None)
+settings.register_profile("suite", _UNTIMED, derandomize=True, database=None, max_examples=50)
 settings.register_profile("fuzz", _UNTIMED, print_blob=True)
 settings.load_profile(os.environ.get("SELFSAME_CASES", "suite"))
 

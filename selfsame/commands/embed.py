@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from selfsame.commands.enrol import Model, Resize, Samples
-from selfsame.commands.options import TrustCode
+from selfsame.commands.options import MovedTo, TrustCode
 from selfsame.errors import SelfsameError
 
 
@@ -19,6 +19,7 @@ def embed(
     samples: Samples,
     out: Annotated[Path, typer.Option("--out", help="File to write: .npy, or .csv with the samples' names.")],
     resize: Resize = False,
+    path: MovedTo = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Write the embeddings of samples, one row each. They stand for people: keep them safe."""
@@ -32,7 +33,7 @@ def embed(
 
     if out.suffix not in (".npy", ".csv"):
         raise SelfsameError(f"--out {out}: must end in .npy or .csv")
-    opened = open_model(model, trust_code=trust_code)
+    opened = open_model(model, trust_code=trust_code, data=path)
     named = read_named(samples, opened.card, resize)
     emb_SD = np.concatenate([opened.embed(raw[None]) for _, raw in named])
     if out.suffix == ".npy":
@@ -58,6 +59,7 @@ def match(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     resize: Resize = False,
+    path: MovedTo = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Compare two samples: exit code 0 if they match, 1 if not; nobody need be enrolled."""
@@ -65,7 +67,7 @@ def match(
     from selfsame.device.samples import read_samples
     from selfsame.export.opened import open_model
 
-    opened = open_model(model, trust_code=trust_code)
+    opened = open_model(model, trust_code=trust_code, data=path)
     sides = []
     for path in (a, b):
         raw = read_samples([path], opened.card, resize)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfsame.commands.options import TrustCode
+from selfsame.commands.options import MovedTo, TrustCode
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def enrol(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the user's enrolment.")] = False,
     resize: Resize = False,
+    path: MovedTo = None,
     trust_code: TrustCode = False,
     store: Store = None,
     keyring: InKeyring = False,
@@ -112,7 +113,7 @@ def enrol(
         raise SelfsameError("--run: names where the vector of --client comes from; say which client")
     asked = _who(user, each, client, samples or [])
     ask = None if keyring else asked_once(passphrase(passphrase_file, new=True))
-    device = device_of(model, store, ask, trust_code)
+    device = device_of(model, store, ask, path if run is None else None, trust_code)
     card = device.model.card
     known = read_samples(others, card, resize) if others else []
     prepared = []
@@ -120,7 +121,9 @@ def enrol(
         device.vault.check_new(one, replace)
         try:
             raw = read_samples(paths, card, resize) if paths else []
-            vector = None if client is None else _client_vector(run or model, client, device.model, raw, trust_code)
+            vector = None
+            if client is not None:
+                vector = _client_vector(run or model, client, device.model, raw, path, trust_code)
             made = device.prepare(
                 raw, chosen, warm_up=warm_up, vector=vector, others=known, most_fpr=most_fpr, mixed=mixed
             )
@@ -173,6 +176,7 @@ def warm_up(
     samples: Samples,
     most_fpr: MostFpr = MOST_FPR,
     resize: Resize = False,
+    path: MovedTo = None,
     trust_code: TrustCode = False,
     store: Store = None,
     passphrase_file: PassphraseFile = None,
@@ -180,7 +184,7 @@ def warm_up(
     """Set a user's threshold anew from the warm-up samples so far and these; they must not have made the template."""
     from selfsame.device.samples import read_samples
 
-    device = device_of(model, store, passphrase(passphrase_file), trust_code)
+    device = device_of(model, store, passphrase(passphrase_file), path, trust_code)
     now = device.add_warm_up(user, read_samples(samples, device.model.card, resize), most_fpr=most_fpr)
     print(f"{user}: {_told(now)}")
 
@@ -217,13 +221,19 @@ def revoke(user: User, store: Store = None) -> None:
     print(f"{user}: revoked")
 
 
-def device_of(model: Path, store: Path | None, ask: Callable[[], str] | None, trust_code: bool = False) -> Verifier:
+def device_of(
+    model: Path,
+    store: Path | None,
+    ask: Callable[[], str] | None,
+    path: Path | None = None,
+    trust_code: bool = False,
+) -> Verifier:
     """The model that is named and the enrolments, whose passphrase `ask` gives; None: their keys are in the keyring."""
     from selfsame.device.vault import Vault
     from selfsame.device.verifier import Verifier
     from selfsame.export.opened import open_model
 
-    return Verifier(open_model(model, trust_code=trust_code), Vault(store_folder(store), ask))
+    return Verifier(open_model(model, trust_code=trust_code, data=path), Vault(store_folder(store), ask))
 
 
 def store_folder(given: Path | None) -> Path:
@@ -262,12 +272,14 @@ def _first_line(file: Path) -> str:
     return line
 
 
-def _client_vector(run: Path, client: str, opened: Embedder, raw: Sequence[Raw], trust_code: bool) -> Raw:
+def _client_vector(
+    run: Path, client: str, opened: Embedder, raw: Sequence[Raw], path: Path | None, trust_code: bool
+) -> Raw:
     if run.is_file():
         raise SelfsameError(f"{run}: a model file keeps no client's vector; name the run with --run")
     from selfsame.export.from_run import client_vector
 
-    return client_vector(run, client, opened, raw, trust_code)
+    return client_vector(run, client, opened, raw, trust_code, path)
 
 
 def _told(done: Enrolled) -> str:

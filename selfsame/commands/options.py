@@ -11,6 +11,9 @@ Data = Annotated[
     str | None, typer.Option(help="Data set; `selfsame data` lists them.", show_default="digits, or the recipe's")
 ]
 PathTo = Annotated[Path | None, typer.Option("--path", help="Folder with the data set's files, as published.")]
+MovedTo = Annotated[
+    Path | None, typer.Option("--path", help="With a run's folder: where its data lies now, if it has moved.")
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

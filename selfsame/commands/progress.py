@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from selfsame.config.experiment import Job
+    from selfsame.data import Federation
     from selfsame.report.view import RunView
+    from selfsame.runs.experiments import Campaign
     from selfsame.runs.run import Run
 
 
@@ -40,11 +43,11 @@ def loading(quiet: bool = False) -> Iterator[None]:
             bar.stop()
 
 
-def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False) -> RunView | None:
+def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False, until: int = 0) -> RunView | None:
     """Train, keep the result beside the run and give its view; among several processes, the first alone does so.
 
     A run that the user stops has a checkpoint, says how it goes on, and ends the command. `told`: the data's notes are
-    known already.
+    known already. `until`: the round after which it pauses.
     """
     from selfsame.runs.loop import carry_on
     from selfsame.runs.stopping import stoppable
@@ -52,22 +55,40 @@ def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False) -
     from selfsame.runs.watching import watched
 
     if not run.problem.ranks.first:
-        carry_on(run)
+        carry_on(run, until=until)
         return None
     tell_notes(run.problem.federation.notes, quiet or told)
     if run.problem.ranks.active:  # torchrun stops all its processes together
         with watched(run, quiet, label) as tick:
-            carry_on(run, tick)
+            carry_on(run, tick, until=until)
     else:
         with stoppable() as stop, watched(run, quiet, label) as tick:
-            carry_on(run, tick, stop.asked)
-        if stop.asked() and not run.done:
+            carry_on(run, tick, stop.asked, until)
+        if stop.asked() and not run.done and not run.paused(until):
             _tell_stopped(run)
             raise typer.Exit(stop.code)
     shown = view(run)
     if run.folder is not None:
         keep_view(shown, run.folder)
     return shown
+
+
+def train_at_once(
+    campaign: Campaign, work: list[tuple[Job, Federation]], number: int, quiet: bool, until: int = 0
+) -> None:
+    """Train so many runs at a time in processes of their own, under one bar that counts them."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from selfsame.runs.stopping import stoppable
+
+    with stoppable("stopping every run after its round; once more ends at once") as stop:
+        with Progress(console=Console(stderr=True), disable=quiet) as progress:
+            task = progress.add_task("runs", total=len(work))
+            campaign.train_at_once(work, number, lambda: progress.update(task, advance=1), stop.asked, until)
+        if stop.asked():
+            print("selfsame: stopped, each run with a checkpoint; the same command goes on", file=sys.stderr)
+            raise typer.Exit(stop.code)
 
 
 def tell(words: str, quiet: bool = False) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
-from selfsame.commands.progress import loading, table_of, train_and_keep
+from selfsame.commands.progress import loading, table_of, train_and_keep, train_at_once
 
 if TYPE_CHECKING:
     from selfsame.config.experiment import Job
-    from selfsame.data import Federation
     from selfsame.runs.experiments import Campaign
 
 
@@ -56,7 +54,7 @@ def recipe(
         with loading(quiet):
             work = campaign.left(chosen)
         if at_once > 1:
-            _at_once(campaign, work, at_once, quiet)
+            train_at_once(campaign, work, at_once, quiet)
         for job, federation in work:
             current = campaign.open(job, federation)
             with claimed(job.folder):
@@ -66,22 +64,6 @@ def recipe(
         _show(campaign)
     if any(campaign.views[job.folder].diverged for job in chosen):
         raise typer.Exit(1)
-
-
-def _at_once(campaign: Campaign, work: list[tuple[Job, Federation]], number: int, quiet: bool) -> None:
-    """Train in processes of their own, under one bar that counts them."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from selfsame.runs.stopping import stoppable
-
-    with stoppable("stopping every run after its round; once more ends at once") as stop:
-        with Progress(console=Console(stderr=True), disable=quiet) as progress:
-            task = progress.add_task("runs", total=len(work))
-            campaign.train_at_once(work, number, lambda: progress.update(task, advance=1), stop.asked)
-        if stop.asked():
-            print("selfsame: stopped, each run with a checkpoint; the same command goes on", file=sys.stderr)
-            raise typer.Exit(stop.code)
 
 
 def _list(campaign: Campaign, jobs: list[Job]) -> None:

@@ -122,6 +122,10 @@ def resume(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds in all, also beyond the end of a finished run.")] = None,
+    until: Annotated[
+        int,
+        typer.Option(min=0, help="Pause after this round, with a checkpoint and its figures.", show_default="the last"),
+    ] = 0,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
@@ -137,9 +141,9 @@ def resume(
         with loading(quiet or not ranks.first):
             current = load_run(run, ranks=ranks, trust_code=trust_code, path=path, rounds=rounds)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
-            shown = train_and_keep(current, quiet)
+            shown = train_and_keep(current, quiet, until=until)
         else:
             shown = read_view(run) if ranks.first else None
         show_run(current, shown, run)
-        if not current.done:
+        if not current.done and not current.paused(until):
             raise typer.Exit(1)

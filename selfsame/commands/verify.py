@@ -22,7 +22,7 @@ from selfsame.commands.enrol import (
     passphrase,
     store_folder,
 )
-from selfsame.commands.options import TrustCode
+from selfsame.commands.options import MovedTo, TrustCode
 from selfsame.commands.progress import table_of
 from selfsame.errors import SelfsameError
 
@@ -58,6 +58,7 @@ def verify(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print a table as CSV.")] = False,
     resize: Resize = False,
+    path: MovedTo = None,
     trust_code: TrustCode = False,
     store: Store = None,
     passphrase_file: PassphraseFile = None,
@@ -70,7 +71,7 @@ def verify(
     from selfsame.device.attempts import Attempts
 
     _fit_together(user, samples, trials, serve, as_json, as_csv)
-    device = device_of(model, store, asked_once(passphrase(passphrase_file)), trust_code)
+    device = device_of(model, store, asked_once(passphrase(passphrase_file)), path, trust_code)
     desk = Desk(device, Attempts(device.vault), score)
     if serve:
         assert user is not None
@@ -237,6 +238,7 @@ def identify(
     ] = None,
     as_json: AsJson = False,
     resize: Resize = False,
+    path: MovedTo = None,
     trust_code: TrustCode = False,
     store: Store = None,
     passphrase_file: PassphraseFile = None,
@@ -252,7 +254,7 @@ def identify(
     from selfsame.device.identify import identified
     from selfsame.device.samples import read_samples
 
-    device = device_of(model, store, asked_once(passphrase(passphrase_file)), trust_code)
+    device = device_of(model, store, asked_once(passphrase(passphrase_file)), path, trust_code)
     raw = read_samples(samples, device.model.card, resize)
     found = identified(device, Attempts(device.vault), raw, user or [], time.time(), fpr)
     if as_json:

@@ -70,6 +70,7 @@ class Variant:
     seeds: tuple[int, ...]
     paper: Paper
     own_rounds: int  # what the file says, whatever the command line does
+    name: str = ""  # of its folders; empty: by number and method
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Experiment:
         out = []
         for variant in self.variants:
             for seed in variant.seeds:
-                name = f"{variant.number:02d}-{short_name(variant.recipe.method.name)}"
+                name = variant.name or f"{variant.number:02d}-{short_name(variant.recipe.method.name)}"
                 name += "" if seed == self.first_seed else f"-seed{seed}"
                 plan = replace(variant.recipe, run=replace(variant.recipe.run, seed=seed))
                 out.append(Job(variant, plan, folder if self.flat else folder / name))

@@ -297,7 +297,8 @@ def differences(one: Recipe, two: Recipe) -> list[str]:
     ]
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -306,15 +307,15 @@ def _toml_value(value: Any) -> str:
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_toml_value(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(name)} = {toml_value(one)}" for name, one in value.items()) + "}"
     raise SelfsameError(f"a recipe cannot hold {value!r}")
 
 
 def _key(name: str) -> str:
     """A key as TOML writes it: in quotes unless it is plain."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_value(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def to_toml(recipe: Recipe) -> str:
@@ -327,9 +328,9 @@ def tables_to_toml(tables: Mapping[str, Any]) -> str:
     lines = []
     for name, part in tables.items():
         if isinstance(part, dict):
-            lines += ["", f"[{name}]"] + [f"{_key(key)} = {_toml_value(value)}" for key, value in part.items()]
+            lines += ["", f"[{name}]"] + [f"{_key(key)} = {toml_value(value)}" for key, value in part.items()]
         else:
-            lines.append(f"{name} = {_toml_value(part)}")
+            lines.append(f"{name} = {toml_value(part)}")
     return "\n".join(lines).lstrip("\n") + "\n"
 
 

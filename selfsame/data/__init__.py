@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.data.cache import watching
+from selfsame.data.choosing import OPTIONS, own_share, set_apart
 from selfsame.data.dataset import DataSet
 from selfsame.data.federation import Federation, Held, Samples, Source, Trials, from_classes, without_samples
 from selfsame.data.sets.audiofolder import AUDIOFOLDER
@@ -83,6 +84,15 @@ def find(
 
 
 def load(name: str, path: str | Path | None = None, **options: Any) -> Federation:
-    """Load a data set by name; what is wrong with a name, an option or a file is said in one line."""
+    """Load a data set by name; what is wrong with a name, an option or a file is said in one line.
+
+    Every data set takes `apart` ("people", "samples" or "auto") and `apart_share`: then it is one for choosing
+    settings, and nothing of its test is there (`selfsame.data.choosing`).
+    """
+    choosing = check_options(name, {key: options.pop(key) for key in OPTIONS if key in options}, OPTIONS)
     folder, checked = find(name, path, options)
-    return DATASETS[name].open(folder, checked)
+    data_set, apart, share = DATASETS[name], choosing.get("apart", ""), choosing.get("apart_share", 0.0)
+    if apart and data_set.apart:
+        return data_set.open(folder, {**checked, data_set.apart: own_share(name, apart, share)})
+    found = data_set.open(folder, checked)
+    return set_apart(found, apart, share) if apart else found

@@ -221,8 +221,11 @@ def _of_arrays(name: str, samples: Any, people: Sequence[Any], test: int, unseen
     if len(x) != len(people):
         raise SelfsameError(f"{name}: {len(x):,} samples, but {len(people):,} entries of people")
     whose = [str(one) for one in people]
-    everybody = sorted(set(whose))
-    row_P = [torch.tensor([place for place, one in enumerate(whose) if one == who]) for who in everybody]
+    places: dict[str, list[int]] = {}
+    for place, one in enumerate(whose):
+        places.setdefault(one, []).append(place)
+    everybody = sorted(places)
+    row_P = [torch.tensor(places[who]) for who in everybody]
     order = host_generator(seed, "arrays/unseen").permutation(len(everybody))
     count_P = np.array([len(rows) for rows in row_P])
     pool = [int(p) for p in order if count_P[p] >= 2]

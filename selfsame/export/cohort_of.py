@@ -33,20 +33,17 @@ def cohort_of(run: Run, card: Card, client: int | None = None) -> tuple[Stranger
     federation = run.problem.federation
     if client is not None or run.state.alone_NP is not None or federation.empty:
         return ()
-    unseen, seen = _people(run, federation.unseen), _people(run, federation.test)
-    new = len(unseen) >= LEAST_OWNERS
+    unseen, tested = _people(run, federation.unseen), _people(run, federation.test)
+    own, told = (tested, _SEEN) if tested else (_people(run, _trained_on(run)), _TRAINED)
+    people, who = (unseen, _UNSEEN) if unseen else (own, told)
     measure = partial(_score, card)
-    make = partial(template, card)
-    if new or len(seen) >= LEAST_OWNERS:
-        found = enrolled_cohort(measure, make, list((unseen if new else seen).values()), _UNSEEN if new else _SEEN)
-    else:
-        found = enrolled_cohort(measure, make, list(_people(run, _trained_on(run)).values()), _TRAINED)
-    if run.enrolled is None and seen:
+    found = enrolled_cohort(measure, partial(template, card), list(people.values()), who)
+    if run.enrolled is None:
         template_CD = class_templates(run.problem.method, run.truth().detach(), run.world).cpu().double().numpy()
-        owners = {label: emb for label, emb in seen.items() if label < len(template_CD)}
-        strangers = list(unseen.values()) if new else None
+        owners = {label: emb for label, emb in own.items() if label < len(template_CD)}
         vectors = [template_CD[label] for label in owners]
-        found += trained_cohort(measure, vectors, list(owners.values()), strangers, _UNSEEN if new else _SEEN)
+        strangers = list(unseen.values()) or None
+        found += trained_cohort(measure, vectors, list(owners.values()), strangers, who)
     return tuple(found)
 
 

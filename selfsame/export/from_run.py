@@ -25,13 +25,18 @@ def read_run(folder: Path, path: Path | None = None, trust_code: bool = False, b
 
 
 def client_vector(
-    folder: Path, client: int | str, opened: Embedder, raw: Sequence[Raw], trust_code: bool = False
+    folder: Path,
+    client: int | str,
+    opened: Embedder,
+    raw: Sequence[Raw],
+    trust_code: bool = False,
+    data: Path | None = None,
 ) -> NDArray[np.float32]:
     """The vector that a run's client keeps, by number or name: prototype, codeword, centre, or its class's embedding.
 
     It means nothing to another network, so the model must embed the first samples as the run does.
     """
-    run = read_run(folder, trust_code=trust_code)
+    run = read_run(folder, data, trust_code=trust_code)
     problem, card = run.problem, opened.card
     client = _number(run, client)
     same = (problem.method.name, problem.federation.name, problem.world.dim) == (card.method, card.data, card.width)

@@ -25,6 +25,7 @@ from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.mel import WithMel
+from selfsame.runs.run import with_data
 
 _CLOSE = 1e-9  # between two computations of a score in float64
 
@@ -32,21 +33,21 @@ _CLOSE = 1e-9  # between two computations of a score in float64
 class RunEmbedder:
     """The network of a finished run; its data set is loaded to learn how samples are prepared."""
 
-    def __init__(self, folder: Path, trust_code: bool = False) -> None:
-        chosen = recipe.stored_recipe(folder, trust_code)
+    def __init__(self, folder: Path, trust_code: bool = False, data: Path | None = None) -> None:
+        chosen = with_data(recipe.stored_recipe(folder, trust_code), folder, data)
         method = methods.make(chosen.method.name, chosen.method.options)
         if not method.federated:
             raise SelfsameError(f"{folder}: has a network for each client; export one with `selfsame export --client`")
         file = folder / "model.safetensors"
         if not file.is_file():
             raise SelfsameError(f"{folder}: the run has not ended; `selfsame resume {folder}` goes on with it")
-        data = read_bytes(file)
+        stored = read_bytes(file)
         views = {name.removeprefix("net."): v for name, v in read_tensors(file)[0].items() if name.startswith("net.")}
         loaded = load_data(chosen.data.name, chosen.data.path or None, **chosen.data.options)
         self._federation = as_seen(chosen.net.name, loaded)
         check_fingerprint(self._federation, folder)
         self._net = network(chosen, self._federation, method, views)
-        digest = hashlib.sha256(data).hexdigest()
+        digest = hashlib.sha256(stored).hexdigest()
         width = method.width(chosen.net.width)
         self.card = describe(method, self._federation, self._net, width, rate=rate_of(chosen), digest=digest)
 

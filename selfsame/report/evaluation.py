@@ -20,6 +20,8 @@ _LISTED = 10  # users in a table
 
 USERS = ("protocol", "users", "mean TPR", "median", "worst tenth", "locked out\n(< 50 %)", "never\naccepted")
 WORST = ("user", "genuine", "impostor", "TPR (%)", "FPR (%)", "AUROC (%)")
+_COUNTS = ("genuine", "impostor", "people")
+_TRIALS = "{genuine:,} genuine and {impostor:,} impostor trials of {people:,} people"
 _LEADING = {"test samples": "people it was trained with", "unseen, enrolled": "people it has never seen"}
 
 
@@ -28,14 +30,14 @@ def protocol_sheet(result: Plain) -> Sheet:
     first = result["protocols"][0] if result["protocols"] else {"tpr_at_fpr": {}, "min_dcf": {}}
     tprs = [f"TPR at {_rate(at)}" for at in first["tpr_at_fpr"]]
     costs = [f"minDCF {p}" for p in first["min_dcf"]]
-    headings = ["protocol", "genuine", "impostor", "people", "EER", "AUROC", *tprs, *costs, "rank-1"]
+    headings = ["protocol", *_COUNTS, "EER", "AUROC", *tprs, *costs, "rank-1"]
     rows = []
     for protocol in result["protocols"]:
         found = protocol["identification"]
         rows.append(
             [
                 protocol["name"],
-                *(f"{protocol[key]:,}" for key in ("genuine", "impostor", "people")),
+                *(f"{protocol[key]:,}" for key in _COUNTS),
                 with_interval(protocol["eer"], 2),
                 with_interval(protocol["auroc"], 2),
                 *(with_interval(value, 1) for value in protocol["tpr_at_fpr"].values()),
@@ -188,8 +190,8 @@ def _protocol_sections(result: Plain) -> Iterator[tuple[str, str, Any]]:
     looks = numbered_looks(len(protocols))
     lines = list(zip(protocols, looks, strict=True))
     legend = [(protocol["name"], look) for protocol, look in lines]
-    what = [(protocol["name"], [protocol["what"]]) for protocol in protocols]
-    yield "results", "Results", {"sheet": protocol_sheet(result), "looks": looks, "protocols": what}
+    what = [(one["name"], [one["what"], _TRIALS.format_map(one)]) for one in protocols]
+    yield "results", "Results", {"sheet": protocol_sheet(result).without(*_COUNTS), "looks": looks, "protocols": what}
     low = "ROC. A lock works at the left, where few others are accepted. Dashed grey: chance."
     both = "DET: both errors on normal deviate axes. Lower left is better; dashed: equal errors."
     curves = panels(

@@ -66,6 +66,13 @@ class Sheet:
     marks: Sequence[Sequence[str]] = ()  # what stands in red below the first cell of each row
     lose: Sequence[int] | None = None  # the columns that a narrow terminal loses, in turn; None: the last, up to two
 
+    def without(self, *headings: str) -> Sheet:
+        """The same without some columns of figures."""
+        kept = [number for number, heading in enumerate(self.headings) if heading not in headings]
+        rows = [[row[number] for number in kept] for row in self.rows]
+        words = [place for place, number in enumerate(kept) if number in self.words]
+        return replace(self, headings=[self.headings[number] for number in kept], rows=rows, words=words)
+
     def terminal(self) -> Fitted:
         """For the terminal, as wide as that is."""
         return Fitted(self)
@@ -73,8 +80,8 @@ class Sheet:
     def markdown(self) -> str:
         """In Markdown, with a line feed at the end."""
         rule = ["---" if number in self.words else "---:" for number in range(len(self.headings))]
-        rows = [[_markdown(c) if n in self.words else c for n, c in enumerate(row)] for row in self.rows]
-        lines = [f"| {' | '.join(line)} |" for line in (list(map(_markdown, self.headings)), *rows)]
+        rows = [[marked_down(c) if n in self.words else c for n, c in enumerate(row)] for row in self.rows]
+        lines = [f"| {' | '.join(line)} |" for line in (list(map(marked_down, self.headings)), *rows)]
         lines.insert(1, f"|{'|'.join(rule)}|")
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
@@ -153,7 +160,8 @@ def _lines(words: str) -> Text:
     return Text("\n".join(map(_one_line, words.split("\n"))))
 
 
-def _markdown(words: str) -> str:
+def marked_down(words: str) -> str:
+    """Words on one line, none of them markup."""
     return re.sub(r"([\\|*_`\[\]#])", r"\\\1", html.escape(_one_line(words), quote=False))
 
 
@@ -313,8 +321,8 @@ def beside_markdown(rows: Sequence[Row], title: str, changed: Sequence[str] = ()
     where = [paper.where if key in paper.figures else "" for paper, key in papers]
     lines = [[*line, place] for line, place in zip(_beside_rows(rows), where, strict=True)]
     table = Sheet([*BESIDE, "Reported in"], lines, note=UNITS, words=(0, 1, 5, 6, 7)).markdown()
-    said = [f"- {_markdown(remark)}" for remark in beside_remarks(rows, changed)]
-    return "\n".join([f"# {_markdown(title)}", "", table, *said, *([""] if said else [])])
+    said = [f"- {marked_down(remark)}" for remark in beside_remarks(rows, changed)]
+    return "\n".join([f"# {marked_down(title)}", "", table, *said, *([""] if said else [])])
 
 
 def beside_plain(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -> dict[str, Any]:

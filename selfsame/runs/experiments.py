@@ -16,7 +16,7 @@ from selfsame.engine.setup import prepare, resolve
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 from selfsame.files import write
-from selfsame.methods import options_of
+from selfsame.methods import LocalLoss, make, method_class, options_of
 from selfsame.report.html import write_report
 from selfsame.report.table import Row, beside_markdown, beside_plain
 from selfsame.report.view import RunView
@@ -55,6 +55,7 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
         return Standing()
     stored, wanted = from_mapping(read_toml(folder / "recipe.toml")), resolve(recipe)
     filled_in = set() if "features" in wanted.net.options else {"net.features"}  # the data set told the network
+    filled_in |= _fitted(stored, wanted)
     filled_in |= {"split.most"} if wanted.split.epsilon else set()  # the budget said how many rounds
     filled_in |= {"net.digest"} if wanted.net.start and not wanted.net.digest else set()
     filled_in |= {f"sums.{key}" for key in ("least", "clip", "reach") if not getattr(wanted.sums, key)}
@@ -66,6 +67,15 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
         done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
     )
     return Standing(True, done, tuple(differs), shown if ended else None)
+
+
+def _fitted(stored: Recipe, wanted: Recipe) -> set[str]:
+    """The options that a method fitted to the federation where the recipe left them open."""
+    name, given = wanted.method.name, wanted.method.options
+    if name != stored.method.name or method_class(name).fitted is LocalLoss.fitted:
+        return set()
+    asked = make(name, given)
+    return {f"method.{key}" for key in stored.method.options if key not in given and not getattr(asked, key, True)}
 
 
 @dataclass
@@ -113,19 +123,24 @@ class Campaign:
 
     def open(self, job: Job, federation: Federation) -> Run:
         """The run, from its last checkpoint or from the beginning."""
-        if self.there[job.folder].there:
+        if (job.folder / "recipe.toml").is_file():
             return load_run(job.folder, federation, trust_code=True)  # it holds the recipe that is being run
         return start(job.recipe, job.folder, federation)
 
     def train_at_once(
-        self, work: list[tuple[Job, Federation]], number: int, heard: Callable[[], None], stop: Stop = never
+        self,
+        work: list[tuple[Job, Federation]],
+        number: int,
+        heard: Callable[[], None],
+        stop: Stop = never,
+        until: int = 0,
     ) -> None:
         """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended.
 
-        When `stop` says so, each is told to end after its round.
+        When `stop` says so, each is told to end after its round; all end after round `until`, if there is one.
         """
         for job, federation in work:
-            if not self.there[job.folder].there:
+            if not (job.folder / "recipe.toml").is_file():
                 start(job.recipe, job.folder, federation)
         folders = [job.folder for job, _ in work]
         work.clear()  # the processes load the data by themselves
@@ -134,7 +149,7 @@ class Campaign:
             self.keep(folder, read_view(folder))
             heard()
 
-        resume_all(folders, number, ended, stop)
+        resume_all(folders, number, ended, stop, until)
 
     def rows(self) -> list[Row]:
         """One per variant, with what its runs found."""

@@ -84,12 +84,14 @@ class Regular(Hook):
 
     every: int
     act: Callable[[Run], None]
+    also: int = 0  # a round after which it is done as well; 0: none
 
     def due(self, run: Run) -> int:
-        return (run.state.round // self.every + 1) * self.every
+        regular = (run.state.round // self.every + 1) * self.every
+        return min(regular, self.also) if run.state.round < self.also else regular
 
     def after(self, run: Run, done: Stretch) -> bool:
-        if run.state.round % self.every == 0 or run.done:
+        if run.state.round % self.every == 0 or run.state.round == self.also or run.done:
             self.act(run)
         return True
 
@@ -126,10 +128,10 @@ class Best(Hook):
         return True
 
 
-def usual_hooks(run: Run, tick: Tick | None) -> list[Hook]:
-    """What a run does between its rounds, in this order."""
+def usual_hooks(run: Run, tick: Tick | None, until: int = 0) -> list[Hook]:
+    """What a run does between its rounds, in this order; it is also looked at after round `until`."""
     looks, checkpoints = marks(run.problem)
-    looking = Regular(looks, partial(look, tick=tick))
+    looking = Regular(looks, partial(look, tick=tick), until)
     return [Joining(run.recipe.cohort.join_round), Divergence(), looking, Best(), Regular(checkpoints, keep)]
 
 

@@ -28,14 +28,15 @@ _PLAN = 2048  # rounds planned at a time
 _BLOCK = 0.25  # seconds of rounds between two looks at whether somebody wants to stop
 
 
-def carry_on(run: Run, tick: Tick | None = None, stop: Stop = never) -> Run:
+def carry_on(run: Run, tick: Tick | None = None, stop: Stop = never, until: int = 0) -> Run:
     """Train until the recipe's last round, or until `stop` says so: then a checkpoint is written after the round.
 
-    `tick` hears how far it is.
+    `tick` hears how far it is. With `until` it pauses after that round, looked at and with a checkpoint; what it does
+    when it goes on is what it would have done without.
     """
     _look_again(run)
-    hooks, trainer = usual_hooks(run, tick), Trainer(run, tick, stop)
-    going = not run.done
+    hooks, trainer = usual_hooks(run, tick, until), Trainer(run, tick, stop)
+    going = not run.done and not run.paused(until)
     while going and not trainer.stopped:
         for hook in hooks:
             hook.before(run)
@@ -43,7 +44,7 @@ def carry_on(run: Run, tick: Tick | None = None, stop: Stop = never) -> Run:
         if done is None:
             break
         with looked_at(run.problem, run.state):
-            going = all(hook.after(run, done) for hook in hooks) and not run.done
+            going = all(hook.after(run, done) for hook in hooks) and not run.done and not run.paused(until)
     shards.collect(run.problem, run.state)
     if run.done:
         run.write_model()

@@ -16,8 +16,12 @@ _LOOK = 0.2  # seconds between looks at the processes
 _ENDED = (0, 1)  # trained, or diverged
 
 
-def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], None], stop: Stop = never) -> None:
+def resume_all(
+    folders: Sequence[Path], at_once: int, ended: Callable[[Path], None], stop: Stop = never, until: int = 0
+) -> None:
     """Resume the runs of these folders, at most `at_once` at a time; `ended` hears of each that has ended.
+
+    With `until` a run ends there after that round.
 
     What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed;
     so does `stop`. A process that is told to end finishes its round and writes a checkpoint.
@@ -27,7 +31,7 @@ def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], No
         while (waiting or running) and not stop():
             while waiting and len(running) < at_once:
                 folder = waiting.pop(0)
-                running[folder] = _begin(folder)
+                running[folder] = _begin(folder, until)
             for folder, process in list(running.items()):
                 code = process.poll()
                 if code is None:
@@ -44,9 +48,10 @@ def resume_all(folders: Sequence[Path], at_once: int, ended: Callable[[Path], No
             process.wait()
 
 
-def _begin(folder: Path) -> subprocess.Popen[bytes]:
+def _begin(folder: Path, until: int) -> subprocess.Popen[bytes]:
     with opened(folder / "output.txt", append=False) as out:
         command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet", "--trust-code"]
+        command += ["--until", str(until)] if until else []
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

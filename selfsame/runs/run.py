@@ -34,6 +34,7 @@ from selfsame.runs.together import as_first
 _ENROLLED = 64  # samples of a client that make a template, at most
 _FEW = 8  # samples by which a network is known to be sound
 _APART = 0.7  # AUROC on people unseen in training from which a network tells people apart
+_FEW_TURNS = 50  # of a client: a run so short is called that before anything else
 _ONLY_PULL = ("positive-only", "fedmetric-pos")  # methods without a term that pushes classes apart
 COLLAPSED = 0.95  # mean cosine between samples of different classes from which a network tells nobody apart
 
@@ -79,6 +80,10 @@ class Run:
     def done(self) -> bool:
         ended = self.state.round >= self.recipe.run.rounds or ended_early(self.history, self.recipe.run.patience)
         return ended and not self.diverged
+
+    def paused(self, until: int) -> bool:
+        """Whether it has come to the round at which it was to pause; 0: none."""
+        return 0 < until <= self.state.round and not self.diverged
 
     def embed(self, raw: Tensor, client: int | None = None) -> Tensor:
         """Embeddings (S, D) of raw samples; `client` names whose network, for methods that are not federated."""
@@ -228,7 +233,9 @@ class Run:
                 "least": min(losses),
                 "loss": losses[-1],
             }
-        if len(losses) > 1 and losses[-1] < 0.9 * losses[-2]:
+        clients = self.problem.world.clients
+        turns = self.recipe.run.rounds * (self.recipe.cohort.size or clients) / clients
+        if turns < _FEW_TURNS or (len(losses) > 1 and losses[-1] < 0.9 * losses[-2]):
             return {**found, "cause": "rounds"}
         if weights:
             return {**found, "cause": "weight", "weight": weights[0], "value": float(getattr(method, weights[0]))}
@@ -340,8 +347,9 @@ def _longer(recipe: Recipe, folder: Path, rounds: int) -> Recipe:
     return replace(recipe, run=replace(recipe.run, rounds=rounds))
 
 
-def _found(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe, if its data is where it says."""
+def with_data(recipe: Recipe, folder: Path, path: Path | None = None) -> Recipe:
+    """The recipe of a run's folder, if its data is where it says, or at `path`."""
+    recipe = recipe if path is None else _placed(recipe, path)
     known = DATASETS.get(recipe.data.name)
     if known is not None and known.needs_path and not Path(recipe.data.path or "-").exists():
         where = recipe.data.path or "any place that its recipe names"
@@ -372,7 +380,7 @@ def load_run(
     if ranks.first and rounds is not None:
         recipe = _longer(recipe, folder, rounds)
     if ranks.first and federation is None and not (folder / SAMPLES).is_file():
-        _found(recipe, folder)
+        with_data(recipe, folder)
     if ranks.active:
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
@@ -421,7 +429,7 @@ def open_run(
     recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
     if served:  # what is known of it is the network at its end, in which nothing is constant
         return _open_served(replace(recipe, net=recipe.net.merged), folder)
-    problem = _known(prepare(_found(recipe, folder), folder=folder), folder)
+    problem = _known(prepare(with_data(recipe, folder), folder=folder), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")

@@ -12,6 +12,7 @@ from trees import people_tree, put
 
 from selfsame.config.recipe import read_toml
 from selfsame.data import DATASETS
+from selfsame.device import vault
 from selfsame.engine.checkpoint import peek
 from selfsame.runs import watching
 from selfsame.runs.claim import claimed, new_claim
@@ -82,6 +83,38 @@ def test_data_that_has_moved(trained, tmp_path, monkeypatch):
         assert f"its data is not at {stored}" in said and "--path" in said
     assert trained("resume", "../run", "--path", "../people", "--quiet")[0] == 0
     assert trained("evaluate", "../run", "--bootstrap", "0")[0] == 0  # the recipe says now where it is
+
+
+def test_device_commands_on_other_data_and_on_data_that_has_moved(trained, tmp_path, monkeypatch):
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("SELFSAME_PASSPHRASE", "open, sesame, now")
+    monkeypatch.setattr(vault, "STANDARD", vault.ScryptWork(10, 1, 1))
+    where = ("--store", "store", "--resize")
+    loose = ("--most-fpr", "1", "--mixed", "--client", "0", "--user", "ann", "--replace", *where)
+    owner, shown = Path("faces/p00"), Path("people/p00/000.png")
+    enrol = ("enrol", "run", owner, *loose)
+    code, _, err = trained(*enrol)
+    assert code == 0, err
+    two_more(Path("faces"))
+    verbs = (enrol, ("verify", "run", "ann", owner, *where), ("embed", "run", owner, "--resize", "--out", "e.npy"))
+    for words in verbs:
+        assert "run: was trained on other data: 10 people then, 12 now" in refused(trained, *words)
+    for person in ("tim", "zoe"):
+        shutil.rmtree(Path("faces", person))
+    shutil.move("faces", "people")
+    moved = (
+        ("verify", "run", "ann", shown, *where),
+        ("identify", "run", shown, *where),
+        ("match", "run", shown, shown, "--resize"),
+    )
+    for words in moved:
+        assert "say where it is now with --path" in refused(trained, *words)
+        code, _, err = trained(*words, "--path", "people")
+        assert code in (0, 1) and not err, err
+    assert trained("enrol", "run", "people/p00", *loose, "--path", "people")[0] == 0
+    Path("model.onnx").write_bytes(b"")
+    said = refused(trained, "match", "model.onnx", shown, shown, "--path", "people")
+    assert "model.onnx is a model file, which needs no data" in said
 
 
 def test_a_run_of_before_is_opened_with_a_note(trained):

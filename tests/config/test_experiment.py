@@ -191,7 +191,7 @@ def toml(value):
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tables=st.dictionaries(st.sampled_from(KEYS), VALUE, max_size=3))
 @example(tables={"grid": {"local.lr": [1, 2]}, "seeds": [1, 2]})
 @example(tables={"grid": {"method.a": [{"x": 1}, [1]]}})

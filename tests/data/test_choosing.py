@@ -1,12 +1,20 @@
 """Settings are chosen on people set apart, with nothing of the test at hand."""
 
+import gc
+import types
+
+import numpy as np
 import pytest
 import torch
 
+from selfsame.config.recipe import from_mapping
 from selfsame.data import load
-from selfsame.data.choosing import for_choosing, samples_for_choosing
+from selfsame.data.choosing import for_choosing, samples_for_choosing, set_apart
 from selfsame.data.federation import Samples, from_classes
+from selfsame.engine.setup import prepare
+from selfsame.engine.state import begin
 from selfsame.errors import SelfsameError
+from selfsame.runs.run import Run
 
 
 def small(validation=True):
@@ -76,3 +84,98 @@ def test_samples_set_apart_are_the_last_of_each_client():
 def test_samples_to_train_on_and_to_choose_by(share):
     with pytest.raises(SelfsameError, match="nothing to train or test on"):
         samples_for_choosing(small(), share)
+
+
+# ---- as an option of every data set
+
+
+def test_every_data_set_takes_the_option():
+    people = load("digits", apart="people")
+    assert people.clients == 11 and len(people.unseen.y.unique()) == 3 and not len(people.trials)
+    samples = load("digits", apart="samples", apart_share=0.5)
+    whole = load("digits")
+    assert samples.clients == 14 and torch.equal(samples.count_N, (whole.count_N * 0.5).long())
+    assert len(samples.test.y) == int((whole.count_N - samples.count_N).sum())
+
+
+def test_by_itself_it_is_people_where_the_test_has_unseen_ones_and_else_samples():
+    assert len(load("digits", apart="auto").unseen.y)
+    assert not len(load("digits", apart="auto", held_out=0).unseen.y)
+    assert not len(
+        load("digits", apart="auto", turns=1).unseen.y
+    )  # a fifth of seven is one, and nobody to be told from
+
+
+def test_validation_samples_take_the_place_of_the_test_and_cost_no_training():
+    made = set_apart(small(), "samples")
+    assert made.count_N.tolist() == [3 + person for person in range(10)]
+    assert made.test.x.tolist() == [[float(person), -1.0] for person in range(10)]
+    assert not len(made.validation.y) and not len(made.unseen.y)
+
+
+def test_who_has_one_sample_keeps_it():
+    x = torch.arange(6.0)[:, None]
+    none = Samples.none((1,), torch.float32)
+    made = samples_for_choosing(from_classes("few", x, torch.tensor([0, 1, 1, 1, 1, 1]), test=none, unseen=none), 0.4)
+    assert made.count_N.tolist() == [1, 3] and made.test.x.flatten().tolist() == [4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"apart": "everybody"}, "apart: 'everybody' is not one of auto, people, samples"),
+        ({"apart": "people", "apart_share": 1.0}, "apart_share must lie between 0 and 1"),
+        ({"apart": "people", "turns": 1}, "0.2 of 7 people leaves too few .* judge by samples"),
+        ({"apart": 3}, "digits: option apart: expected a text"),
+    ],
+)
+def test_what_cannot_be_set_apart_is_said(options, words):
+    with pytest.raises(SelfsameError, match=words):
+        load("digits", **options)
+
+
+def reachable(thing, seen=None):
+    """Every tensor and array that a thing holds, however deep."""
+    seen = {} if seen is None else seen
+    if id(thing) in seen or isinstance(thing, str | bytes | int | float | type | types.ModuleType | None):
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif isinstance(thing, np.ndarray):
+        yield torch.from_numpy(np.ascontiguousarray(thing)) if thing.dtype.kind in "uif" else torch.zeros(0)
+    inner = [thing] if isinstance(thing, dict | list | tuple | set) else gc.get_referents(thing)
+    for one in inner:
+        parts = (
+            [*one.keys(), *one.values()] if isinstance(one, dict) else one if type(one) in (list, tuple, set) else [one]
+        )
+        for part in parts:
+            if not isinstance(part, types.FunctionType | types.BuiltinFunctionType):
+                yield from reachable(part, seen)
+
+
+def pictures(tensors):
+    """Every stretch of 64 bytes at a whole place in what the tensors were cut from: 8x8 pictures, if they are such."""
+    found = set()
+    for one in tensors:
+        raw = bytes(one.untyped_storage()) if one.dtype == torch.uint8 else b""
+        found |= {raw[at : at + 64] for at in range(0, len(raw) - 63, 64)}
+    return found
+
+
+@pytest.mark.parametrize("apart", ["people", "samples"])
+def test_nothing_of_the_test_can_be_reached_from_a_run(apart):
+    whole = load("digits")
+    test = pictures([whole.test.x.contiguous(), whole.unseen.x.contiguous()])
+    assert len(test) > 1000 and pictures(reachable(Run(*begun({}, whole)))) & test  # the search finds them
+    run = Run(*begun({"apart": apart}))
+    held = pictures(reachable(run))
+    assert len(held) > 500 and not held & test
+    names = set(whole.class_names[whole.classes :])
+    assert not names & set(run.problem.federation.class_names)
+
+
+def begun(options, federation=None):
+    tables = {"method": {"name": "fixed"}, "data": {"name": "digits", **options}, "run": {"rounds": 2, "device": "cpu"}}
+    problem = prepare(from_mapping(tables), federation)
+    return problem, begin(problem)

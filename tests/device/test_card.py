@@ -139,7 +139,7 @@ def test_arbitrary_text_is_refused(text):
 
 @given(st.sampled_from(sorted(PLAIN)), JSON)
 @example("low", -0.0)
-@settings(max_examples=120)
+@settings(max_examples=60)
 def test_a_changed_field_is_refused_or_kept_as_it_is(name, value):
     text = json.dumps({**PLAIN, name: value})
     try:

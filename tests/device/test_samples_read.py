@@ -1,6 +1,7 @@
 """Samples from files: what fits the card comes out as it is, anything else gets one line that names the file."""
 
 import io
+import sys
 import wave
 from types import SimpleNamespace
 
@@ -191,6 +192,27 @@ def test_recordings_that_do_not_fit(tmp_path):
     refused(path, SOUND, "not a PCM wav file")
 
 
+def test_flac_as_wav(tmp_path, monkeypatch):
+    soundfile = pytest.importorskip("soundfile")
+    path = tmp_path / "a.flac"
+    soundfile.write(path, tone(1500), 8000, subtype="PCM_16")
+    write_wav(tmp_path / "a.wav", tone(1500))
+    for wanted in (SOUND, ANY_LENGTH):
+        flac, wav = (read_samples([tmp_path / name], wanted)[0] for name in ("a.flac", "a.wav"))
+        assert flac.dtype == np.int16 and np.array_equal(flac, wav)
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(SelfsameError, match=r"a\.flac"):
+        read_samples([path], SOUND)
+    soundfile.write(path, np.stack([tone(1500)] * 2, 1), 8000, subtype="PCM_16")
+    refused(path, SOUND, "2 channels of PCM_16")
+    path.write_bytes(b"fLaC, and nothing more")
+    refused(path, SOUND, "not a FLAC file")
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(SelfsameError, match="soundfile"):
+        read_samples([path], SOUND)
+
+
 # ---- tables
 
 
@@ -271,7 +293,7 @@ def _file(kind, folder):
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [("png", GREY), ("npy", GREY), ("wav", SOUND), ("csv", TABLE)])
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path, kind, wanted, data):
     raw = bytearray(_file(kind, tmp_path))

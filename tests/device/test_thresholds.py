@@ -78,7 +78,7 @@ def test_warm_up_counts_ties_one_by_one():
     assert warm_up([5, 1, 1, 1, 2, 2, 3, 3, 4, 4], 0.6).value == 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.one_of(side, tied), rate)
 def test_warm_up_by_exact_counting(scores, q):
     i = int(len(scores) * (1 - Fraction(str(q))))
@@ -90,7 +90,7 @@ def test_warm_up_by_exact_counting(scores, q):
 # The bound
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(1, 80), st.integers(1, 999), st.data())
 def test_kept_chance_is_a_binomial_sum(n, thousandths, data):
     k = data.draw(st.integers(1, n))
@@ -108,7 +108,7 @@ def test_needed_by_hand(q, confidence, n):
     assert needed(q, confidence) == n
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(rate, rate)
 def test_needed_is_the_least_that_promises(q, confidence):
     n = needed(q, confidence)
@@ -117,7 +117,7 @@ def test_needed_is_the_least_that_promises(q, confidence):
     assert n == 1 or 1 - exact ** (n - 1) < Fraction(str(confidence))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.one_of(side, tied), rate, rate)
 def test_bounded_takes_the_largest_score_that_promises(scores, q, confidence):
     n, p = len(scores), 1 - Fraction(str(q))
@@ -134,7 +134,7 @@ def test_bounded_takes_the_largest_score_that_promises(scores, q, confidence):
     assert (found.promised_tpr, found.confidence, found.samples) == (q, confidence, n)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(values, min_size=2, max_size=40, unique=True), st.randoms(), rate, rate, st.sampled_from([None, 101.0]))
 def test_order_does_not_matter(scores, random, q, confidence, ceiling):
     mixed = random.sample(scores, len(scores))
@@ -146,7 +146,7 @@ def test_order_does_not_matter(scores, random, q, confidence, ceiling):
         assert common(mixed, other[::-1], **asked) == common(scores, other, **asked)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(values, min_size=2, max_size=40, unique=True), rate, rate, rate, st.sampled_from([None, 101.0]))
 def test_a_larger_promise_has_a_lower_threshold(scores, q, more, confidence, ceiling):
     q, more = min(q, more), max(q, more)
@@ -157,7 +157,7 @@ def test_a_larger_promise_has_a_lower_threshold(scores, q, more, confidence, cei
     assert surer <= less + FEW * (1 + abs(less))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(2, 120), st.data(), st.integers(50, 99))
 def test_a_guarantee_is_never_above_the_plain_quantile(n, data, confidence):
     """From a confidence of 50 % on where n(1 - q) is a whole number, which is then the median of the binomial.
@@ -295,7 +295,7 @@ def test_extrapolations_keep_their_promise_where_the_fit_is_right_and_not_elsewh
 # FDML, Algorithm 4, and thresholds for all
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(tied, tied)
 def test_balanced_has_the_nearest_rates_of_all_thresholds(genuine, impostor):
     def rates(t):
@@ -329,7 +329,7 @@ def test_neighbouring_numbers_have_no_middle():
     assert balanced([high], [low]).value == high
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(st.one_of(side, tied), st.one_of(side, tied), st.integers(0, 100).map(lambda x: x / 100))
 def test_common_is_the_best_threshold_that_keeps_the_rate(genuine, impostor, asked):
     exact = Fraction(str(asked))

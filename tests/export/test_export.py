@@ -373,8 +373,9 @@ def test_a_small_set_has_a_cohort_of_those_it_was_trained_with(folder):
     few = replace(full, unseen=Samples.none(full.shape), test=Samples.none(full.shape))
     small = replace(run, problem=replace(run.problem, federation=few))
     card = open_model(folder / "model.onnx").card
-    found = [one for one in cohort_of(small, card) if one.kind == "enrolled"]
-    assert found and {one.owners for one in found} == {14}
+    found = cohort_of(small, card)
+    assert {one.kind for one in found} == {"enrolled", "trained"}  # templates of samples, and what training left
+    assert {one.owners for one in found} == {14}
     assert all("by the very samples" in one.who for one in found)
 
 

@@ -25,7 +25,7 @@ def people_and_trials(rng, people=6, genuine=12, impostor=30, levels=7):
     return Scored(score[order], same[order], np.append(own, a)[order] * 10, np.append(own, b)[order] * 10)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9), st.integers(2, 12))
 def test_a_replicate_is_the_trials_written_out(seed, people, levels):
     rng = np.random.default_rng(seed)

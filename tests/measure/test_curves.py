@@ -45,7 +45,7 @@ def test_roc_and_area_agree_with_scikit_learn(genuine, impostor):
     assert curve.area == auroc(genuine, impostor) == pytest.approx(roc_auc_score(*labelled(genuine, impostor)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(side, side)
 def test_corners_are_the_same_curve(genuine, impostor):
     """The EER to the last bit; every point of the full curve on a straight line between two corners."""
@@ -89,7 +89,7 @@ def test_eer_by_hand(genuine, impostor, rate, threshold):
     assert eer(np.array(genuine), torch.tensor(impostor)) == (pytest.approx(rate), pytest.approx(threshold))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(side, side)
 def test_eer_properties(genuine, impostor):
     rate, _ = eer(genuine, impostor)
@@ -101,7 +101,7 @@ def test_eer_properties(genuine, impostor):
     assert auroc(genuine**3, impostor**3) == pytest.approx(auroc(genuine, impostor))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(side, side)
 def test_eer_lies_on_the_curve(genuine, impostor):
     """The first point of the ROC, from the highest threshold on, where FPR >= FNR, and the one before it."""
@@ -131,7 +131,7 @@ def test_bad_scores_are_refused(function, bad):
         function(np.array([0.0]), np.array(bad))
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(side, side, st.sampled_from([0.0, 0.05, 0.1, 0.25, 0.5, 1.0]), st.sampled_from([0.01, 0.05, 0.5, 0.9]))
 def test_tpr_and_cost_by_counting(genuine, impostor, at, p_target):
     curve = roc(genuine, impostor)

@@ -60,7 +60,7 @@ def cut(score, rows, columns):
             yield row, column, score[row : row + rows, column : column + columns]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(data=st.data(), samples=st.integers(1, 7), classes=st.integers(1, 200), k=st.integers(1, 6))
 def test_precision_and_ranking_by_plain_loops(data, samples, classes, k):
     k = min(k, classes)

@@ -267,7 +267,7 @@ DROPS = st.floats(0, 0.999)
 
 
 @given(SIZES, SIZES, DROPS, st.floats(1, 10), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_closed_forms_are_monotone(clip, scale, drop, more, samples, rounds):
     exchange = Exchange(samples, 3)
     steady = 1 + 1e-9  # rounding

@@ -177,6 +177,9 @@ def test_trial_lists_folds_fdml_and_intervals(people, known):
     assert protocols["unseen pairs"]["users"]["each"][0]["name"].startswith("person 1")
     page, lines = evaluation_page(found), evaluation_remarks(found)
     assert "over 4 folds" in page and any(line.startswith("FDML accuracy: ") and "%" in line for line in lines)
+    results = page[page.index('id="results"') : page.index('id="curves"')]
+    assert 'data-label="minDCF 0.05"' in results and 'data-label="genuine"' not in results  # fits 1,280 px, and phones
+    assert "250 genuine and 250 impostor trials of 24 people" in results
 
 
 def test_what_is_left_out_is_said(known, monkeypatch):

@@ -42,7 +42,7 @@ class Watching(Hook):
 
 def test_blocks_end_where_a_hook_is_due(digits, monkeypatch):
     watching = Watching()
-    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [*usual_hooks(run, tick), watching])
+    monkeypatch.setattr(loop, "usual_hooks", lambda *given: [*usual_hooks(*given), watching])
     run = carry_on(a_run(digits, cohort={"late": 0.4, "join_round": 5}))
     assert watching.seen == [0, 3, -3, 4, -4, 5, -5, 6, -6, 8, -8, 9, -9, 10]
     assert [record["round"] for record in run.history] == [4, 8, 10]
@@ -50,7 +50,7 @@ def test_blocks_end_where_a_hook_is_due(digits, monkeypatch):
 
 def test_a_hook_can_end_a_run_and_those_after_it_are_not_asked(digits, monkeypatch):
     first, second = Watching(until=2), Watching()
-    monkeypatch.setattr(loop, "usual_hooks", lambda run, tick: [Regular(1, look), first, second])
+    monkeypatch.setattr(loop, "usual_hooks", lambda *_: [Regular(1, look), first, second])
     run = carry_on(a_run(digits))
     assert run.state.round == 2 and not run.done
     assert (first.seen, second.seen) == ([0, 1, -1, 2], [0, 1, -1])
@@ -104,8 +104,8 @@ def test_collapse_is_judged_by_what_is_got_right(record, collapsed, digits):
 
 
 def test_the_cause_fits_the_run(digits):
-    def cause(name, *losses, **options):
-        run = a_run(digits, method={"name": name, **options})
+    def cause(name, *losses, rounds=600, **options):
+        run = a_run(digits, method={"name": name, **options}, run={"rounds": rounds})
         run.history = [{"round": number, "loss": loss} for number, loss in enumerate(losses)]
         return run._cause()
 
@@ -113,6 +113,7 @@ def test_the_cause_fits_the_run(digits):
     rose = cause("fedhide", 1.0, 0.5, 2.0)
     assert (rose["cause"], rose["least"], rose["loss"]) == ("rate", 0.5, 2.0) and rose["local_lr"] > 0
     assert cause("fedhide", 2.0, 1.0)["cause"] == "rounds"
+    assert cause("fedhide", 1.0, rounds=20)["cause"] == "rounds"  # nothing else is to be learnt from so few
     level = cause("fedhide", 1.0, 0.5, 0.5)
     assert (level["cause"], level["weight"]) == ("weight", "negative_weight") and level["value"] > 0
     assert cause("fedaws", 1.0, 0.5, 0.5, neighbours=1)["weight"] == "spread_weight"

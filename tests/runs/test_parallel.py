@@ -1,9 +1,13 @@
 """Several runs at a time: the same result as one after another, and failures in one line."""
 
+import subprocess
+import sys
+
 import pytest
 
 from selfsame.config.recipe import from_mapping
 from selfsame.errors import SelfsameError
+from selfsame.runs import parallel
 from selfsame.runs.loop import carry_on
 from selfsame.runs.parallel import resume_all
 from selfsame.runs.run import start
@@ -32,3 +36,28 @@ def test_a_run_that_fails_is_named_with_its_own_line(tmp_path):
     (tmp_path / "broken" / "recipe.toml").write_text('[method]\nname = "nosuch"\n')
     with pytest.raises(SelfsameError, match=r"broken: unknown method 'nosuch'"):
         resume_all([tmp_path / "broken"], 2, lambda folder: None)
+
+
+ENDS_WELL = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+def end(*_):
+    (folder / "saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, end)
+(folder / "began").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_stop_is_told_to_each_process_and_waited_for(tmp_path, monkeypatch):
+    """Before, the processes were left to themselves. A third run, which has not begun, is not begun."""
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    begin = [sys.executable, "-c", ENDS_WELL]
+    monkeypatch.setattr(parallel, "_begin", lambda folder: subprocess.Popen([*begin, str(folder)]))
+    heard = []
+    resume_all(folders, 2, heard.append, lambda: all((folder / "began").exists() for folder in folders[:2]))
+    assert [(folder / "saved").exists() for folder in folders] == [True, True, False] and heard == []

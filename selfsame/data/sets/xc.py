@@ -81,24 +81,39 @@ class Bags(Movable):
 
 
 def load_xc(
-    path: Path, *, which: str = "", longest: int = 0, every_label: bool = False, test_rows: int = 0, seed: int = 0
+    path: Path,
+    *,
+    which: str = "",
+    longest: int = 0,
+    every_label: bool = False,
+    test_rows: int = 0,
+    rows_apart: float = 0.0,
+    seed: int = 0,
 ) -> Federation:
     """A client for each label, and in training one label for each row, drawn evenly from those it has (FedAwS, 6.2).
 
     `which` names the set where PATH holds several. With `every_label` a row goes to the clients of all its labels. Rows
     of more than `longest` features (0: of any number) keep those of largest magnitude. `test_rows` bounds the test set
-    by an even selection (0: all of it).
+    by an even selection (0: all of it). With `rows_apart` this share of the training rows, with all their labels, takes
+    the place of the test, whose file is not read: for choosing settings.
     """
+    if not 0 <= rows_apart < 1:
+        raise SelfsameError(f"xc: rows_apart must be 0 or more and below 1, got {rows_apart}")
     if longest < 0 or test_rows < 0:
         raise SelfsameError(f"xc: longest and test_rows must be 0 or more, got {min(longest, test_rows)}")
     name, train_file, test_file = _find(path, which)
-    train, test = read_xc(train_file), read_xc(test_file)
+    notes: list[str] = []
+    train = read_xc(train_file)
+    if rows_apart:
+        train, test = _apart(train, rows_apart, seed)
+        notes.append(f"for choosing settings: {len(test)} of {len(train) + len(test)} training rows set apart")
+    else:
+        test = read_xc(test_file)
     if (train.features, train.labels) != (test.features, test.labels):
         raise SelfsameError(
             f"{test_file}: {test.features} features and {test.labels} labels, "
             f"but {train_file.name} has {train.features} and {train.labels}"
         )
-    notes: list[str] = []
     bare = int((np.diff(train.label_offset) == 0).sum())
     if bare:
         notes.append(f"{bare} of {len(train)} training rows have no label and are left out")
@@ -127,7 +142,36 @@ def load_xc(
     )
 
 
-XC = DataSet("xc", load_xc, True, WANTS, "embedding-bag", 512)
+XC = DataSet("xc", load_xc, True, WANTS, "embedding-bag", 512, apart="rows_apart")
+
+
+def _apart(rows: Sparse, share: float, seed: int) -> tuple[Sparse, Sparse]:
+    """(those that stay, those set apart), each in their order; at least one on either side."""
+    if len(rows) < 2:
+        raise SelfsameError("xc: fewer than two training rows, none of which can be set apart")
+    count = min(max(round(share * len(rows)), 1), len(rows) - 1)
+    drawn_rows = host_generator(seed, "xc/apart").permutation(len(rows))
+    return _picked(rows, np.sort(drawn_rows[count:])), _picked(rows, np.sort(drawn_rows[:count]))
+
+
+def _picked(rows: Sparse, kept: Ints) -> Sparse:
+    """Some of the rows."""
+
+    def places(offset: Ints) -> tuple[Ints, Ints]:
+        size = np.diff(offset)[kept]
+        ends = np.cumsum(size)
+        return np.append(0, ends), np.repeat(offset[kept] - (ends - size), size) + np.arange(size.sum())
+
+    offset, entry = places(rows.offset)
+    label_offset, label = places(rows.label_offset)
+    return replace(
+        rows,
+        offset=offset,
+        index=rows.index[entry],
+        value=rows.value[entry],
+        label_offset=label_offset,
+        label=rows.label[label],
+    )
 
 
 def drawn(rows: Sparse, seed: int, purpose: str) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ from selfsame.data.formats import csv_table
 from selfsame.data.formats.csv_table import find_csv, read_csv, read_header
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GOOD = "user,a,b,note\n7,1,2.5,x\n10,-3e2,4,y\n7, 5 ,6,\n"
 
 

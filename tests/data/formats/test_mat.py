@@ -13,7 +13,7 @@ from scipy.io import savemat
 from selfsame.data.formats.mat import read_matlab
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RNG = np.random.default_rng(0)
 VALUE = {
     "images": RNG.integers(0, 256, (3, 4)).astype(np.uint8),

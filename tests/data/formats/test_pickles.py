@@ -15,7 +15,7 @@ from selfsame.data import load
 from selfsame.data.formats.pickles import read_pickle
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def python2(value):

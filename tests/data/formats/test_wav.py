@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from selfsame.data.formats.wav import SoundfileNeeded, decode_audio, resample, to_pcm
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def _wav(samples, rate=8000, width=2, channels=1):

@@ -16,7 +16,7 @@ from selfsame.data.sets.voxceleb import read_iden_split
 from selfsame.errors import SelfsameError
 from selfsame.streams import Stream
 
-FUZZ = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RATE = 2000
 
 

@@ -12,7 +12,7 @@ from selfsame.data.sets.touchalytics import read_touchalytics
 from selfsame.data.touches import Touches, first_touches, touch_vectors
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TOUCH = "user,time,x_start,y_start,x_end,y_end,duration,pressure,size"
 POINT = "user,time,action,x,y,pressure,size"
 
@@ -34,7 +34,7 @@ def mark(person, touch):
     return np.float32((touch + 1) / 4096 + person / 8)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), known=st.booleans())
 def test_the_ten_numbers_by_plain_loops(seed, known):
     rng = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ def test_the_ten_numbers_by_plain_loops(seed, known):
         np.testing.assert_allclose(got[n], expected, rtol=1e-6)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), events=st.integers(1, 5))
 def test_samples_stay_within_person_session_part_and_half_an_hour(seed, events):
     rng = np.random.default_rng(seed)

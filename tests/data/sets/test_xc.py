@@ -6,13 +6,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from selfsame.data import load
 from selfsame.data.formats import xc_text
 from selfsame.data.formats.xc_text import read_xc
 from selfsame.data.sets import xc
 from selfsame.data.sets.xc import load_xc
 from selfsame.errors import SelfsameError
 
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TRAIN = """7 6 5
 0,3 0:1 5:0.5
 3 1:2 2:-1.5e-1 4:+3
@@ -320,3 +321,49 @@ def test_changed_files_load_or_get_one_line(tmp_path, data):
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     loads(write(tmp_path, bytes(raw[: data.draw(st.integers(0, len(raw)))])))
+
+
+# ---- rows set apart, for choosing settings
+
+
+def rows_of(samples):
+    """Padded samples as sorted lists of (index, value)."""
+    return sorted(sorted((float(i), float(v)) for i, v in zip(*one) if v) for one in samples.tolist())
+
+
+def test_rows_set_apart_take_the_place_of_the_test_whose_file_is_not_read(tmp_path):
+    write(tmp_path, test="not a file of this kind")
+    for options in (
+        {"rows_apart": 0.4},
+        {"apart": "samples", "apart_share": 0.4},
+        {"apart": "auto", "apart_share": 0.4},
+    ):
+        made = load("xc", tmp_path, every_label=True, **options)
+        trained = rows_of(made.source.padded(made.source.row_S.unique()))
+        tested = rows_of(made.test.x)
+        every = [sorted((float(i), float(v)) for i, v in features) for labels, features in parsed(TRAIN)[:7] if labels]
+        assert all(row in every for row in trained + tested) and not any(row in trained for row in tested if row)
+        assert isinstance(made.test, xc.MultiLabelled) and len(made.test.y) + made.test.missed <= 3
+        assert any(note == "for choosing settings: 3 of 7 training rows set apart" for note in made.notes)
+
+
+@FUZZ
+@given(st.data())
+def test_picked_rows_are_those_rows(tmp_path, data):
+    write(tmp_path)
+    rows = read_xc(tmp_path / "toy_train.txt")
+    kept = np.array(sorted(data.draw(st.sets(st.integers(0, len(rows) - 1)))), np.int64)
+    assert lists(xc._picked(rows, kept)) == [lists(rows)[number] for number in kept]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rows_apart": 1.0}, "xc: rows_apart must be 0 or more and below 1"),
+        ({"apart": "people"}, "xc: has samples to set apart, no people"),
+        ({"apart": "samples", "apart_share": -0.5}, "xc: apart_share must lie between 0 and 1"),
+    ],
+)
+def test_rows_that_cannot_be_set_apart(tmp_path, options, words):
+    with pytest.raises(SelfsameError, match=words):
+        load("xc", write(tmp_path), **options)

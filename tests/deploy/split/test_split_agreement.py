@@ -38,7 +38,7 @@ ANY = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data())
 def test_terms_are_read_whole_or_not_at_all(tmp_path_factory, data):
     """One value changed to any other: it is refused in one line, or they are other terms."""

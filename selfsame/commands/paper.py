@@ -1,0 +1,88 @@
+"""`selfsame paper`: a table or figure of one of the papers, run and set beside what the paper prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
+from selfsame.commands.progress import loading, tell, train_and_keep, train_at_once
+
+if TYPE_CHECKING:
+    from selfsame.runs.papers import Reprint
+
+
+def paper(
+    name: Annotated[str, typer.Argument(help="fedaws, feduv, fedmetric or fedhide.")],
+    table: Annotated[str | None, typer.Option(help="The number of a table.", show_default="all there are")] = None,
+    figure: Annotated[str | None, typer.Option(help="The number of a figure.", show_default="all there are")] = None,
+    path: PathTo = None,
+    recipes: Annotated[
+        Path | None, typer.Option("--recipes", help="Folder of the papers' recipes.", show_default="recipes/")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="TITLE", help="Train only variants with this in their title.")
+    ] = None,
+    settings: Settings = None,
+    rounds: Rounds = None,
+    device: Device = None,
+    at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for runs and pages.", show_default="runs/paper- and the name")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat a table or figure of a paper, beside what it prints.
+
+    Runs what the data allow, goes on where an earlier call stopped, and writes a page with JSON beside it. What cannot
+    be run is listed with the files that it wants.
+    """
+    from selfsame.commands.torchrun import one_process
+    from selfsame.config.exhibits import find_exhibits
+    from selfsame.runs.claim import claimed, shared_claim
+    from selfsame.runs.papers import Reprint
+
+    one_process("selfsame paper")
+    exhibits = find_exhibits(name, table, figure)
+    given = given_tables(device=device, rounds=rounds)
+    changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
+    folder = out or Path("runs") / f"paper-{name}"
+    with loading(quiet):
+        reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed)
+    with shared_claim(folder):
+        for campaign in reprint.campaigns.values():
+            with loading(quiet):
+                work = campaign.left(campaign.chosen(only or []))
+            if at_once > 1:
+                train_at_once(campaign, work, at_once, quiet)
+            for job, federation in work:
+                current = campaign.open(job, federation)
+                with claimed(job.folder):
+                    shown = train_and_keep(current, quiet, job.title)
+                if shown is not None:
+                    campaign.keep(job.folder, shown)
+        pages = reprint.write_pages()
+    for one in reprint.missing.values():
+        tell(f"not run: {one['recipe']}: {one['why']}")
+    _show(reprint, pages)
+    if reprint.diverged or not reprint.campaigns:
+        raise typer.Exit(1)
+
+
+def _show(reprint: Reprint, pages: list[Path]) -> None:
+    """The tables, what to know about them, and the pages."""
+    from rich.console import Console
+
+    from selfsame.report.exhibit_page import part_sheet
+
+    console = Console(width=None if Console().is_terminal else 80)
+    for exhibit, page in zip(reprint.exhibits, pages, strict=True):
+        plain = reprint.plain(exhibit)
+        for part in plain["parts"]:
+            print(f"{plain['title']}, {part['data']} ({part['recipe']})")
+            console.print(part_sheet(part).terminal())
+            for remark in part["remarks"]:
+                print(remark)
+        print(f"page: {page}, figures: {page.with_suffix('.json')}")

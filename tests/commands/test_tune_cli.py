@@ -1,0 +1,155 @@
+"""`selfsame tune`, from the command line: what it leaves, how it goes on, and what it refuses."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from selfsame.commands import tune
+from selfsame.config.recipe import from_mapping, read_toml
+from selfsame.data import load
+
+RECIPE = """
+[data]
+name = "digits"
+turns = 1
+[run]
+rounds = 4
+eval_every = 4
+device = "cpu"
+[local]
+batch = 4
+[method]
+name = "fixed"
+"""
+RATES = ("--over", "local.lr=0.01,0.1,0.3")
+
+
+@pytest.fixture
+def selfsame(monkeypatch, tmp_path, call):
+    """The command in a folder with a recipe."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    Path("small.toml").write_text(RECIPE)
+    Path("two.toml").write_text(RECIPE + '[[variant]]\ntitle = "one"\n[[variant]]\ntitle = "two"\nlocal.lr = 0.5\n')
+    return call
+
+
+def lines(folder):
+    return [json.loads(line) for line in (Path(folder) / "runs.jsonl").read_text().splitlines()]
+
+
+def test_a_grid_is_tried_once_and_the_chosen_recipe_runs(selfsame, monkeypatch):
+    words = ("tune", "small.toml", *RATES, "--share", "0.3", "--by", "eer", "--quiet")
+    code, out, err = selfsame(*words)
+    assert code == 0 and err == ""
+    table = out.split("Judged by")[0]
+    assert max(map(len, table.splitlines())) <= 80 and table.count("chosen") == 1
+    folder = Path("runs/tune-small")
+    names = {"local.lr=0.01", "local.lr=0.1", "local.lr=0.3"}
+    assert {p.name for p in folder.iterdir()} == names | {"runs.jsonl", "tune.md", "tune.html", "chosen.toml"}
+    found = lines(folder)
+    assert [line["setting"] for line in found] == [{"local.lr": rate} for rate in (0.01, 0.1, 0.3)]
+    best = min(found, key=lambda line: line["figures"]["eer"])
+    chosen = from_mapping(read_toml(folder / "chosen.toml"))
+    assert chosen.local.lr == best["setting"]["local.lr"] and chosen.data.options == {"turns": 1}
+    assert f"{100 * best['figures']['eer']:.2f}" in table and "nothing of the test was loaded" in out
+
+    for name in names:  # the people who were set apart are three of those who train, and nobody of the test
+        stored = read_toml(folder / name / "recipe.toml")["data"]
+        assert (stored["apart"], stored["apart_share"]) == ("people", 0.3)
+        known = json.loads((folder / name / "data.json").read_text())
+        assert known["clients"] == 5 and len(known["unseen"]) == 2
+        assert known["parts"]["unseen"]["samples"] < len(load("digits", turns=1).unseen.y)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("selfsame.runs.loop.carry_on", lambda *_, **__: pytest.fail("trained again"))
+        assert selfsame(*words) == (0, out, "")
+    assert (
+        selfsame("train", "fixed", "--recipe", folder / "chosen.toml", "--out", "a", "--quiet", "--rounds", 1)[0] == 0
+    )
+    assert read_toml(Path("a/recipe.toml"))["local"]["lr"] == chosen.local.lr
+    assert selfsame("recipe", folder / "chosen.toml", "--list")[0] == 0
+
+
+def test_it_goes_on_where_it_stopped_and_a_longer_ladder_adds_to_it(selfsame):
+    assert selfsame("tune", "small.toml", "--over", "local.lr=0.1,0.3", "--out", "t", "--quiet")[0] == 0
+    kept = Path("t/local.lr=0.1/model.safetensors").stat().st_mtime_ns
+    shutil.rmtree("t/local.lr=0.3")
+    code, out, _ = selfsame("tune", "small.toml", *RATES, "--out", "t", "--quiet")
+    assert code == 0 and len(lines("t")) == 3 and "P@1 %" in out  # a fifth of seven people is one: samples
+    assert Path("t/local.lr=0.1/model.safetensors").stat().st_mtime_ns == kept
+    code, _, err = selfsame("tune", "small.toml", *RATES, "--out", "t", "--quiet", "--rounds", 5)
+    assert code == 2 and "holds a run of another recipe (run.rounds)" in err
+
+
+def test_halving_ends_as_the_grid_does(selfsame):
+    grid = ("tune", "small.toml", *RATES, "--quiet", "--set", "local.schedule=cosine")
+    assert selfsame(*grid, "--out", "grid")[0] == 0
+    code, out, err = selfsame(*grid, "--out", "half", "--halving")
+    assert code == 0 and err == "" and "3 settings to round 1, the best 2 to round 4." in out
+    whole = {line["run"]: line["figures"] for line in lines("grid")}
+    found = lines("half")
+    assert [line["round"] for line in found] == [1, 1, 1, 4, 4]
+    first = sorted(found[:3], key=lambda line: -line["figures"]["p@1"])
+    assert {line["run"] for line in found[3:]} == {line["run"] for line in first[:2]}
+    for line in found[3:]:
+        assert line["figures"]["p@1"] == whole[line["run"]]["p@1"]
+
+
+def test_a_run_pauses_and_goes_on(selfsame):
+    words = ("--recipe", "small.toml", "--set", "data.apart=samples", "--out", "run", "--quiet", "--rounds", 2)
+    assert selfsame("train", "fixed", *words)[0] == 0
+    shutil.rmtree("run/checkpoint")
+    for wanted in ([1], [1, 2]):
+        code, _, err = selfsame("resume", "run", "--until", wanted[-1], "--quiet")
+        assert code == 0 and err == ""
+        records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+        assert [record["round"] for record in records] == wanted
+
+
+def test_every_setting_that_diverges(selfsame):
+    code, out, _ = selfsame(
+        "tune", "small.toml", "--over", "local.lr=1e25,1e26", "--out", "t", "--quiet", "--rounds", 6
+    )
+    assert code == 1 and "Every setting diverged" in out and not Path("t/chosen.toml").exists()
+    assert all(line["diverged"] for line in lines("t"))
+
+
+def test_the_variant_that_is_meant(selfsame):
+    code, _, err = selfsame("tune", "two.toml", "--over", "local.batch=2", "--only", "two", "--quiet", "--rounds", 1)
+    assert code == 0 and err == ""
+    chosen = read_toml(Path("runs/tune-two/chosen.toml"))
+    assert chosen["local"]["lr"] == 0.5 and chosen["local"]["batch"] == 2 and chosen["title"] == "two"
+
+
+BAD = {
+    "no ladder": (("small.toml",), "--over: name a key and the values to try"),
+    "unknown key": (("small.toml", "--over", "local.bach=1"), "did you mean 'batch'"),
+    "unknown option": (("small.toml", "--over", "nosuch=1"), "unknown option 'nosuch'"),
+    "out of range": (("small.toml", "--over", "local.lr=0.1,-1"), "local.lr: must be at least 0"),
+    "does not fit": (("small.toml", "--over", "cohort.size=3,99"), "cohort.size"),
+    "nothing to judge by": (("small.toml", *RATES, "--by", "eer"), "0.2 of 7 people leaves too few"),
+    "unknown figure": (("small.toml", *RATES, "--by", "luck"), "--by: 'luck' is not one of"),
+    "share": (("small.toml", *RATES, "--share", "1.5"), "--share: must lie between 0 and 1"),
+    "variants": (("two.toml", *RATES), "has 2 variants; name one with --only: one; two"),
+    "missing": (("gone.toml", *RATES), "gone.toml: No such file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(case, selfsame):
+    words, said = BAD[case]
+    code, out, err = selfsame("tune", *words)
+    assert code == 2 and out == "" and said in err
+    assert err.startswith("selfsame: ") and err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_long_wait_is_asked_for(selfsame, monkeypatch):
+    monkeypatch.setattr(tune, "MANY", 2)
+    code, _, err = selfsame("tune", "small.toml", *RATES, "--jobs", 2)
+    assert code == 2 and "--over: 3 runs, 12 rounds in all, about " in err and "add --yes to begin, or --halving" in err
+    assert not Path("runs").exists()
+    assert selfsame("tune", "small.toml", *RATES, "--yes", "--rounds", 1, "--quiet")[0] == 0
