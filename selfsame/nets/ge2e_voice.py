@@ -89,7 +89,8 @@ def part_starts(samples: int) -> list[int]:
 def _louder(wave_S: Tensor) -> Tensor:
     """Quiet recordings at the loudness that the encoder expects, others as they are; silence stays silence."""
     power_1 = wave_S.square().mean(-1, keepdim=True)
-    return wave_S * (_LOUD / (power_1 + _TINY).sqrt()).clamp(min=1)
+    # At least, not plus: PyTorch's exporter takes the sum with so small a number for the other term.
+    return wave_S * (_LOUD / power_1.clamp(min=_TINY).sqrt()).clamp(min=1)
 
 
 def voiced_first(frame_TK: Tensor) -> Tensor:

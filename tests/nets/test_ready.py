@@ -151,6 +151,17 @@ def test_frames_are_the_power_of_hann_windows():
     np.testing.assert_allclose(got[0, 3].numpy(), wanted, rtol=1e-8)
 
 
+def test_quiet_recordings_are_made_louder():
+    draw = torch.Generator().manual_seed(0)
+    for count in (160, 700, 4001):
+        wave = torch.randn(2, count, generator=draw, dtype=torch.float64) * torch.tensor([[0.001], [0.5]])
+        quiet, loud = ge2e_voice._louder(wave)
+        power = sum(float(one) ** 2 for one in wave[0]) / count
+        torch.testing.assert_close(quiet, wave[0] * (10**-1.5 / math.sqrt(power)))
+        assert torch.equal(loud, wave[1])
+    assert torch.equal(ge2e_voice._louder(torch.zeros(1, 9)), torch.zeros(1, 9))
+
+
 def test_silent_frames_are_left_out():
     frames = torch.tensor([[0.0, 0.0], [3.0, 1.0], [1e-6, 0.0], [0.0, 2.0], [1e-5, 0.0]])[None]
     wanted = torch.tensor([[3.0, 1.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]])[None]
