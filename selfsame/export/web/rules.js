@@ -239,5 +239,5 @@ export function enrol(card, vectors, rule, mostFpr = MOST_FPR) {
 
 // Numbers in words
 
-export const percent = (share) => `${Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))} %`;
-const percent4 = (share) => `${Number((100 * share).toPrecision(4))} %`;
+export const percent = (share) => `${Number((100 * share).toPrecision(share < 0.1 ? 2 : 3))}\u00a0%`;
+const percent4 = (share) => `${Number((100 * share).toPrecision(4))}\u00a0%`;
