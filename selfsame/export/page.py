@@ -42,7 +42,9 @@ def read_runtime(folder: Path) -> dict[str, bytes]:
         raise SelfsameError(f"--runtime {folder}: no onnxruntime-web there; {_INSTALL}")
     if about.get("version") != RUNTIME_VERSION:
         found = str(about.get("version"))[:20]
-        raise SelfsameError(f"--runtime {folder}: onnxruntime-web {found}, the page takes {RUNTIME_VERSION}; {_INSTALL}")
+        raise SelfsameError(
+            f"--runtime {folder}: onnxruntime-web {found}, the page takes {RUNTIME_VERSION}; {_INSTALL}"
+        )
     return {name: _pinned(folder / "dist" / name, pin) for name, pin in PINS.items()}
 
 

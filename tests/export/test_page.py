@@ -64,9 +64,7 @@ def test_the_manifest_names_every_file_and_its_digest():
     files = page_files(picture_model(), "net.onnx", FAKE)
     manifest = json.loads(files["manifest.json"])
     assert manifest["files"] == {
-        name: hashlib.sha256(data).hexdigest()
-        for name, data in files.items()
-        if name not in ("manifest.json", "sw.js")
+        name: hashlib.sha256(data).hexdigest() for name, data in files.items() if name not in ("manifest.json", "sw.js")
     }
     assert hashlib.sha256(files["manifest.json"]).hexdigest() in files["sw.js"].decode()
     assert b"@VERSION@" not in files["sw.js"]

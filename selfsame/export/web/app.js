@@ -350,7 +350,8 @@ async function attempt(samples, names) {
   if (!(await vault.holds(user, model.card.digest))) {
     leave();
     await showPeople();
-    throw new Refused(`${user} is not enrolled here any more.`);
+    $("state").textContent = `${user} is not enrolled here any more.`;
+    return;
   }
   for (const [at, raw] of samples.entries()) {
     const value = score(model.card, await model.embed(raw), enrolment.template);

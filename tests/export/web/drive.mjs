@@ -210,7 +210,12 @@ const SCENARIOS = {
     await page.$eval("#numbers", (one) => delete one.dataset.score);
     await page.click("#verify-source .start");
     await decided();
-    return { own, other, decision: await text("decision"), threshold: Number((await numbers()).threshold), told: await proof() };
+    const heard = [];
+    for (let number = 0; number < 4; number += 1) {
+      heard.push(Number((await numbers()).score));
+      await page.waitForTimeout(700);
+    }
+    return { own, other, heard, threshold: Number((await numbers()).threshold), told: await proof() };
   },
 
   async denied() {
