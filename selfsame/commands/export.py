@@ -76,7 +76,7 @@ def export(
 
 def _page(web: Path, runtime: Path | None) -> tuple[Path, dict[str, bytes]]:
     """Where a page goes and the files of its runtime: checked before anything is computed."""
-    from selfsame.export.page import RUNTIME, check_place, read_runtime
+    from selfsame.export.webpage import RUNTIME, check_place, read_runtime
 
     check_place(web)
     return web, read_runtime(runtime or RUNTIME)
@@ -84,7 +84,7 @@ def _page(web: Path, runtime: Path | None) -> tuple[Path, dict[str, bytes]]:
 
 def _write_page(page: tuple[Path, dict[str, bytes]], model: Path) -> None:
     from selfsame.device.model_file import read_bytes
-    from selfsame.export.page import page_files, write_page
+    from selfsame.export.webpage import page_files, write_page
 
     folder, runtime = page
     files = page_files(read_bytes(model), str(model), runtime)

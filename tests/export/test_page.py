@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-from page_models import RATE, picture_cohort, picture_model, seen, sound_model, tone, write_pictures, write_sounds
+from page_models import RATE, picture_cohort, picture_model, seen, sound_model, tone, write_sounds
 
 from selfsame.commands.export import export
 from selfsame.device import rules, thresholds
@@ -25,22 +25,22 @@ from selfsame.device.samples import read_samples
 from selfsame.device.strangers import find
 from selfsame.device.verifier import Verifier
 from selfsame.errors import SelfsameError
-from selfsame.export import page
-from selfsame.export.page import PINS, SCRIPT, WASM, check_place, page_files, read_runtime, write_page
+from selfsame.export import webpage
+from selfsame.export.webpage import PINS, SCRIPT, WASM, check_place, page_files, read_runtime, write_page
 
-SOURCES = Path(page.__file__).with_name("web")
+SOURCES = Path(webpage.__file__).with_name("web")
 FAKE = {SCRIPT: b"export const env = {};", WASM: b"\0asm"}
 
 
 @pytest.fixture
 def runtime(tmp_path, monkeypatch):
     """An installed package that looks like the pinned one."""
-    monkeypatch.setattr(page, "PINS", {name: hashlib.sha256(data).hexdigest() for name, data in FAKE.items()})
+    monkeypatch.setattr(webpage, "PINS", {name: hashlib.sha256(data).hexdigest() for name, data in FAKE.items()})
     folder = tmp_path / "node_modules" / "onnxruntime-web"
     (folder / "dist").mkdir(parents=True)
     for name, data in FAKE.items():
         (folder / "dist" / name).write_bytes(data)
-    (folder / "package.json").write_text(json.dumps({"name": "onnxruntime-web", "version": page.RUNTIME_VERSION}))
+    (folder / "package.json").write_text(json.dumps({"name": "onnxruntime-web", "version": webpage.RUNTIME_VERSION}))
     return folder
 
 
@@ -81,7 +81,7 @@ def test_the_card_in_the_page_is_the_models():
 
 def test_the_page_itself_comes_last(tmp_path, monkeypatch):
     order = []
-    monkeypatch.setattr(page, "write", lambda path, data: order.append(path.name))
+    monkeypatch.setattr(webpage, "write", lambda path, data: order.append(path.name))
     write_page(tmp_path, page_files(picture_model(), "net.onnx", FAKE))
     assert set(order[-2:]) == {"sw.js", "manifest.json"}
     assert order.index("index.html") > order.index("model.onnx")
@@ -139,6 +139,8 @@ def test_another_version_or_changed_files_are_refused(runtime):
 
 
 def test_pins_are_digests():
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    assert f"onnxruntime-web@{webpage.RUNTIME_VERSION}\n" in makefile
     assert set(PINS) == {SCRIPT, WASM}
     assert all(re.fullmatch("[0-9a-f]{64}", pin) for pin in PINS.values())
 
@@ -172,9 +174,9 @@ def test_a_damaged_model_and_a_table_get_no_page(tmp_path):
     with pytest.raises(SelfsameError, match="damaged"):
         page_files(picture_model()[:-1], "net.onnx", FAKE)
     card = read_card(picture_model(), "net.onnx")
-    assert page.is_shown(card) and page.is_shown(read_card(sound_model(), "net.onnx"))
+    assert webpage.is_shown(card) and webpage.is_shown(read_card(sound_model(), "net.onnx"))
     table = dataclasses.replace(card, dtype="float32", shape=(7,), low=-1.0, high=1.0)
-    assert not page.is_shown(table)
+    assert not webpage.is_shown(table)
 
 
 # The rules in JavaScript against Python's
@@ -199,7 +201,8 @@ def js(tmp_path_factory):
             'const cases = JSON.parse(readFileSync("cases.json", "utf8"));'
             f"const one = async (given) => {expression};"
             "const out = []; for (const given of cases) try { out.push(await one(given)); }"
-            "catch (error) { if (!(error instanceof rules.Refused)) throw error; out.push({ refused: error.message }); }"
+            "catch (error) { if (!(error instanceof rules.Refused)) throw error; "
+            "out.push({ refused: error.message }); }"
             "console.log(JSON.stringify(out, (_, x) => (ArrayBuffer.isView(x) ? Array.from(x) : x)));"
         )
         done = subprocess.run([node, "main.js"], cwd=folder, capture_output=True, text=True, check=False)

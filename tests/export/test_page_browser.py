@@ -25,7 +25,7 @@ from selfsame.device.rules import Rule
 from selfsame.device.samples import read_samples
 from selfsame.device.verifier import Verifier
 from selfsame.errors import SelfsameError
-from selfsame.export.page import page_files, read_runtime, write_page
+from selfsame.export.webpage import page_files, read_runtime, write_page
 
 PACKAGES = Path(os.environ.get("SELFSAME_WEB_PACKAGES", Path(__file__).parents[2])).absolute()
 DRIVER = Path(__file__).with_name("web") / "drive.mjs"
@@ -81,13 +81,8 @@ def drive(tools, tmp_path):
     def run(scenario, url, **more):
         asked = {"scenario": scenario, "url": url, "chromium": chromium, "packages": str(PACKAGES)}
         asked |= {"profile": str(tmp_path / "profile"), "shots": os.environ.get("SELFSAME_WEB_SHOTS"), **more}
-        done = subprocess.run(
-            [node, str(DRIVER), json.dumps(asked, default=str)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        line = [node, str(DRIVER), json.dumps(asked, default=str)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
 
@@ -212,9 +207,10 @@ def test_the_microphone_and_wav_files(drive, pages, tmp_path):
 
 def test_a_sign_is_drawn(drive, pages):
     url, _, _ = pages("digits")
-    seen = drive("drawing", url)
+    seen = drive("drawing", url, width=390, scheme="dark")
     assert seen["about"].startswith("zero is enrolled")
     assert seen["own"][0].startswith("Accepted") and seen["other"][0].startswith("Refused")
+    assert seen["wide"] <= 0 and seen["unnamed"] == 0 and seen["faults"] == []
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "card.json"])

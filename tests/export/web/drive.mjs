@@ -245,13 +245,24 @@ const SCENARIOS = {
     await stroke("#verify-source", ring(2));
     await decided();
     const own = [await text("decision"), Number((await numbers()).score)];
+    await page.waitForTimeout(300);
     await shot("drawing-accepted");
     await page.click("#verify-source .clear");
     await page.$eval("#numbers", (one) => delete one.dataset.score);
     await stroke("#verify-source", bar(4));
     await decided();
+    await page.waitForTimeout(300); // the gauge arrives
     await shot("drawing-refused");
-    return { about, own, other: [await text("decision"), Number((await numbers()).score)] };
+    const other = [await text("decision"), Number((await numbers()).score)];
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    await page.click("#verify-source .clear"); // gives the drawing area the focus
+    await page.$eval("#numbers", (one) => delete one.dataset.score);
+    for (const key of ["Shift+ArrowLeft", "ArrowUp", "ArrowUp", "ArrowRight"]) await page.keyboard.press(key);
+    await decided();
+    const unnamed = await page.$$eval("button, input, select, canvas[tabindex]", (all) =>
+      all.filter((one) => one.offsetParent && !(one.ariaLabel || one.textContent.trim() || one.labels?.length)).length,
+    );
+    return { about, own, other, wide, unnamed };
   },
 
   async offline() {

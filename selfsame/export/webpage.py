@@ -41,10 +41,8 @@ def read_runtime(folder: Path) -> dict[str, bytes]:
     if not isinstance(about, dict) or about.get("name") != "onnxruntime-web":
         raise SelfsameError(f"--runtime {folder}: no onnxruntime-web there; {_INSTALL}")
     if about.get("version") != RUNTIME_VERSION:
-        found = str(about.get("version"))[:20]
-        raise SelfsameError(
-            f"--runtime {folder}: onnxruntime-web {found}, the page takes {RUNTIME_VERSION}; {_INSTALL}"
-        )
+        found = f"onnxruntime-web {about.get('version')}"[:40]
+        raise SelfsameError(f"--runtime {folder}: {found}, the page takes {RUNTIME_VERSION}; {_INSTALL}")
     return {name: _pinned(folder / "dist" / name, pin) for name, pin in PINS.items()}
 
 
