@@ -156,7 +156,10 @@ const SCENARIOS = {
     const refused = await text("decision");
     await shot("refused");
     const told = await proof();
-    const stopped = await page.evaluate(() => fetch("./card.json").then(() => false, () => true)); // prettier-ignore
+    const stopped = await page.evaluate(() => {
+      document.querySelectorAll("meta[http-equiv]").forEach((one) => one.remove()); // takes no policy back
+      return fetch("./card.json").then(() => false, () => true); // prettier-ignore
+    });
     await page.click("#live .lock");
     await page.click('[aria-label="Delete nina"]');
     await page.click('[aria-label="Delete nina for good?"]');
