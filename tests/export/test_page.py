@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from selfsame.errors import SelfsameError
 from selfsame.export import webpage
 from selfsame.export.webpage import PINS, SCRIPT, WASM, check_place, page_files, read_runtime, write_page
 
+ROOT = Path(__file__).parents[2]
 SOURCES = Path(webpage.__file__).with_name("web")
 FAKE = {SCRIPT: b"export const env = {};", WASM: b"\0asm"}
 
@@ -77,6 +79,12 @@ def test_the_card_in_the_page_is_the_models():
     assert files["card.json"] in model
     assert Card.from_json(files["card.json"].decode()) == read_card(model, "net.onnx")
     assert json.loads(files["manifest.json"])["digest"] == read_card(model, "net.onnx").digest
+
+
+def test_the_page_travels_with_the_package():
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["selfsame"]
+    assert "export/web/*" in told
+    assert all(path.is_file() for path in SOURCES.iterdir())
 
 
 def test_the_page_itself_comes_last(tmp_path, monkeypatch):
@@ -139,7 +147,7 @@ def test_another_version_or_changed_files_are_refused(runtime):
 
 
 def test_pins_are_digests():
-    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     assert f"onnxruntime-web@{webpage.RUNTIME_VERSION}\n" in makefile
     assert set(PINS) == {SCRIPT, WASM}
     assert all(re.fullmatch("[0-9a-f]{64}", pin) for pin in PINS.values())

@@ -226,6 +226,7 @@ def test_a_changed_file_is_refused(drive, tools, serve, tmp_path, name):
 def test_without_a_network_the_page_opens(drive, pages):
     url, _, _ = pages("digits")
     seen = drive("offline", url)
+    assert seen["faults"] == []
     assert seen["state"] == "Ready." and seen["fault"] == "" and "without a network" in seen["kept"]
 
 

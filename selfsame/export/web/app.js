@@ -416,7 +416,7 @@ function fillChoices() {
   const offered = rates.filter((rate) => rate <= MOST_FPR).sort((a, b) => b - a);
   for (const rate of offered) $("fpr").append(new Option(percent(rate), rate, rate === 0.01, rate === 0.01));
   const choice = document.querySelector("input[name=rule][value=fpr]");
-  choice.disabled = $("fpr").disabled = !offered.length;
+  choice.closest("label").hidden = !offered.length;
   $("passkey-choice").hidden = !vault.passkeysHere();
 }
 
