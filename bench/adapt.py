@@ -346,7 +346,9 @@ def _both(args: argparse.Namespace, fold: int) -> dict[bool, tuple[Federation, F
     if "last" not in args.kinds:
         return {False: pair}
     tail = Tail(args, plain)
-    return {False: pair, True: (tail.of(pair[0]), tail.of(pair[1]))}
+    here = tail.of(plain)
+    away = Samples(tail.features(pair[1].unseen.x), plain.unseen.y)
+    return {False: pair, True: (here, replace(here, unseen=away))}
 
 
 def _said(found: Tables) -> str:

@@ -16,7 +16,7 @@ selfsame evaluate --net ge2e-voice --start "$out/voice.safetensors" --data audio
 
 echo "# 3. Adapted: its last layer learns on 48 speakers' devices, the server sees masked sums"
 selfsame train fedcrowd --data audiomnist --path "$data" --start "$out/voice.safetensors" --aggregation masked \
-    --set net.name=ge2e-voice --set net.train=last --set cohort.size=12 --set local.batch=8 --set local.lr=0.3 \
+    --set net.name=ge2e-voice --set net.train=last --set cohort.size=12 --set local.batch=8 --set local.lr=0.1 \
     --set local.schedule=cosine --set server.optimiser=momentum --set run.eval_every="$ROUNDS" \
     --rounds "$ROUNDS" --out "$out/run" --quiet
 selfsame evaluate "$out/run" --trials 20000 --bootstrap 200 --quiet | grep -E "^protocol +genuine|^unseen(,| pairs).*\["
