@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test fuzz bench clean
+.PHONY: demo test fuzz bench web-demo web-test clean
 
 demo: $(VENV)/.demo ## train the methods on embedded data, print one table, write a report
 	$(RUN) -m selfsame compare --data digits
@@ -22,6 +22,31 @@ bench: $(VENV)/.demo ## the benchmarks that run on this machine
 	$(RUN) bench/engines.py
 	$(RUN) bench/growth.py
 	$(RUN) bench/around.py
+
+# The page that recognises you, in build/web: npm brings onnxruntime-web, and for its test playwright-core.
+WEB := build/web
+PORT ?= 8000
+NPM := npm install --prefix $(WEB) --no-save --no-audit --no-fund --ignore-scripts --loglevel error
+ORT := onnxruntime-web@1.30.0
+
+web-demo: $(VENV)/.test $(WEB)/.demo ## a page where you write digits and are recognised by them
+	test -f runs/web-demo/report.html || $(RUN) -m selfsame train fedcrowd --data digits --quiet --out runs/web-demo
+	$(RUN) -m selfsame export runs/web-demo --web $(WEB)/page --runtime $(WEB)/node_modules/onnxruntime-web
+	@echo "open http://localhost:$(PORT)/ (Ctrl-C ends it)"
+	$(RUN) -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/page
+
+web-test: $(VENV)/.test $(WEB)/.test ## the page's tests in headless Chromium
+	SELFSAME_WEB_PACKAGES=$(WEB) $(RUN) -m pytest tests/export/test_page_browser.py
+
+$(WEB)/.demo:
+	mkdir -p $(WEB)
+	$(NPM) $(ORT)
+	touch $@
+
+$(WEB)/.test:
+	mkdir -p $(WEB)
+	$(NPM) $(ORT) playwright-core@1.65.0
+	touch $@ $(WEB)/.demo
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "selfsame needs Python 3.11 or newer")'

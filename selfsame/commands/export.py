@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run; with --web also an exported file, NAME.onnx.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="File to write, NAME.onnx; by default model.onnx in the run's folder.")
     ] = None,
@@ -28,14 +28,36 @@ def export(
     ] = None,
     best: Best = False,
     trust_code: TrustCode = False,
+    web: Annotated[
+        Path | None,
+        typer.Option("--web", metavar="DIR", help="Write a static web page there that enrols and verifies by itself."),
+    ] = None,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(
+            "--runtime",
+            metavar="FOLDER",
+            help="With --web: an installed onnxruntime-web.",
+            show_default="node_modules/onnxruntime-web",
+        ),
+    ] = None,
 ) -> None:
     """Write a run's network as an ONNX file that takes raw samples; needs no PyTorch to be used.
 
     Left only if it agrees with PyTorch; size, time a sample and error rates are printed.
     """
+    from selfsame.files import write
+
+    page = None if web is None else _page(web, runtime)
+    if web is None and runtime is not None:
+        raise SelfsameError("--runtime: goes with --web")
+    if run.suffix == ".onnx" and not run.is_dir():
+        if page is None or out or int8 or path or client is not None or best:
+            raise SelfsameError(f"{run}: is exported already; of a model file --web alone makes a page")
+        _write_page(page, run)
+        return
     from selfsame.export.from_run import read_run
     from selfsame.export.measured import export_run
-    from selfsame.files import write
 
     file = out or run / "model.onnx"
     if file.suffix != ".onnx":
@@ -48,6 +70,27 @@ def export(
         if variant.data:
             write(files[variant.name], variant.data)
     _show(variants, files)
+    if page is not None:
+        _write_page(page, file)
+
+
+def _page(web: Path, runtime: Path | None) -> tuple[Path, dict[str, bytes]]:
+    """Where a page goes and the files of its runtime: checked before anything is computed."""
+    from selfsame.export.webpage import RUNTIME, check_place, read_runtime
+
+    check_place(web)
+    return web, read_runtime(runtime or RUNTIME)
+
+
+def _write_page(page: tuple[Path, dict[str, bytes]], model: Path) -> None:
+    from selfsame.device.model_file import read_bytes
+    from selfsame.export.webpage import page_files, write_page
+
+    folder, runtime = page
+    files = page_files(read_bytes(model), str(model), runtime)
+    write_page(folder, files)
+    print(f"{folder}: {len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB; to look at it here, type:")
+    print(f"python -m http.server 8000 --bind 127.0.0.1 --directory {folder}  # then open http://localhost:8000/")
 
 
 def _show(variants: list[Exported], files: dict[str, Path]) -> None:

@@ -63,7 +63,7 @@ def tune(
 ) -> None:
     """Choose settings of a recipe on people or samples set apart.
 
-    Nothing of the test is loaded. Goes on where an earlier call stopped; ends with a table, a page with plots, and the
+    Nothing of the test is at hand. Goes on where an earlier call stopped; ends with a table, a page with plots, and the
     chosen recipe.
     """  # fmt: skip
     from selfsame.commands.torchrun import one_process

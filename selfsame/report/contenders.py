@@ -109,7 +109,7 @@ def how(contest: Contest) -> list[str]:
     """How settings were judged, in sentences."""
     seeds = f"seed{'s' if len(contest.seeds) > 1 else ''} {', '.join(map(str, contest.seeds))}"
     out = [
-        f"Judged by {JUDGES[contest.by].words} ({contest.apart}), {seeds}; nothing of the test was loaded.",
+        f"Judged by {JUDGES[contest.by].words} ({contest.apart}), {seeds}; nothing of the test was at hand.",
         f"Tried: {'; '.join(ladder.words for ladder in contest.ladders)}.",
     ]
     if contest.rungs:

@@ -54,7 +54,7 @@ def test_a_grid_is_tried_once_and_the_chosen_recipe_runs(selfsame, monkeypatch):
     best = min(found, key=lambda line: line["figures"]["eer"])
     chosen = from_mapping(read_toml(folder / "chosen.toml"))
     assert chosen.local.lr == best["setting"]["local.lr"] and chosen.data.options == {"turns": 1}
-    assert f"{100 * best['figures']['eer']:.2f}" in table and "nothing of the test was loaded" in out
+    assert f"{100 * best['figures']['eer']:.2f}" in table and "nothing of the test was at hand" in out
 
     for name in names:  # the people who were set apart are three of those who train, and nobody of the test
         stored = read_toml(folder / name / "recipe.toml")["data"]

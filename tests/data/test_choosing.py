@@ -10,7 +10,7 @@ import torch
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.data.choosing import for_choosing, samples_for_choosing, set_apart
-from selfsame.data.federation import Samples, from_classes
+from selfsame.data.federation import Federation, Mapped, Rows, Samples, from_classes
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 from selfsame.errors import SelfsameError
@@ -179,3 +179,34 @@ def begun(options, federation=None):
     tables = {"method": {"name": "fixed"}, "data": {"name": "digits", **options}, "run": {"rounds": 2, "device": "cpu"}}
     problem = prepare(from_mapping(tables), federation)
     return problem, begin(problem)
+
+
+@pytest.mark.parametrize("apart", ["people", "samples"])
+def test_of_a_set_on_disk_no_place_of_the_test_is_known(apart):
+    """Five samples of each of ten people, three for training, then one for validation and one for the test."""
+    store = np.arange(60, dtype=np.float32)[:, None]
+    part = [np.concatenate([5 * np.arange(10) + at for at in some]) for some in ((3,), (4,))]
+    train = np.concatenate([5 * person + np.arange(3) for person in range(10)])
+    ten = torch.arange(10)
+    whole = Federation(
+        "disk",
+        (1,),
+        ten,
+        torch.full((10,), 3),
+        Mapped(Rows(store, train), 3 * ten),
+        Samples(Rows(store, part[1]), ten),
+        Samples(Rows(store, np.arange(50, 60)), ten + 10),
+        validation=Samples(Rows(store, part[0]), ten),
+    )
+    made = set_apart(whole, apart)
+    secret = {*part[1].tolist(), *range(50, 60)}
+    known = {int(one) for rows in places(made) for one in rows}
+    assert known and not known & secret
+    held = torch.cat([made.test.x[:], made.unseen.x[:].reshape(-1, 1).float()])
+    assert len(held) and not {int(value) for value in held.flatten()} & secret
+
+
+def places(federation):
+    """The row numbers that a federation holds."""
+    parts = (federation.source, federation.test, federation.unseen, federation.validation)
+    return [part.x.row.tolist() for part in parts if isinstance(part.x, Rows)]

@@ -52,7 +52,7 @@ READY: dict[str, Encoder] = {
         "dlib-face",
         "faces, 150x150, 128-d, by distance",
         "npm @vladmandic/face-api 1.7.15",
-        "https://registry.npmjs.org/@vladmandic/face-api/-/face-api-1.7.15.tgz",
+        "https://www.npmjs.com/package/@vladmandic/face-api/v/1.7.15",
         "MIT",
         {
             "package/model/face_recognition_model-weights_manifest.json": (
