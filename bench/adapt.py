@@ -24,6 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -189,23 +190,19 @@ def tail_file(start: str, last: str) -> str:
 def recipe(args: argparse.Namespace, name: str, kind: str, rate: float, seed: int, tail: bool | None = None) -> Recipe:
     subject, method = SUBJECTS[args.data], METHODS[name]
     tail = kind == "last" if tail is None else tail
-    net: Tables = {**subject.net, **({} if tail else KINDS[kind]), "start": args.start, "keep": args.keep}
+    encoder = subject.net["name"]
+    net: Tables = {"start": args.start, "keep": args.keep}
     if method["name"] == "feduv":  # its width is that of its codewords, so the last layer is drawn anew, and learns
         net |= {"skip": [f"{subject.last}.*"]}
         net |= {"train": ["last"]} if kind == "adapters" else {}
     if method["name"] == "fdml":  # the enclave knows no first network
         net["keep"] = 0.0
-    if tail:
-        width = nets.own_width(subject.net["name"])
-        net = {
-            **net,
-            "name": TAILS[subject.net["name"]][0],
-            "start": tail_file(args.start, subject.last),
-            "width": width,
-        }
-        net = {key: value for key, value in net.items() if key not in ("crop", "train")}
-        if "skip" in net:
-            net = {key: value for key, value in net.items() if key not in ("skip", "start")}
+    if not tail:
+        net = {**subject.net, **args.net, **KINDS[kind], **net}
+    else:
+        width, drawn = nets.own_width(encoder), "skip" in net
+        file = {} if drawn else {"start": tail_file(args.start, subject.last)}
+        net = {"name": TAILS[encoder][0], "width": width, "keep": net["keep"], **file}
     graphs = "graphs" if args.device.startswith("cuda") else "off"
     run = {"rounds": args.rounds or subject.rounds, "seed": seed, "device": args.device, "compile": graphs}
     return from_mapping(
@@ -289,6 +286,7 @@ def choose(args: argparse.Namespace) -> None:
             "lr": rate,
             "keep": args.keep,
             "warm": args.warm,
+            "net": args.net,
         }
         if number % args.of != args.part or done(args.file, key):
             continue
@@ -304,7 +302,8 @@ def choose(args: argparse.Namespace) -> None:
 
 def chosen(args: argparse.Namespace, name: str, kind: str) -> float | None:
     """The rate that was best on the people set apart."""
-    wanted = {"phase": "choose", "data": args.data, "method": name, "kind": kind, "keep": args.keep, "warm": args.warm}
+    wanted = {"phase": "choose", "data": args.data, "method": name, "kind": kind, "keep": args.keep}
+    wanted |= {"warm": args.warm, "net": args.net}
     tried = [line for line in finished(args.file) if wanted.items() <= line["key"].items()]
     best = min(tried, key=lambda line: line["after"]["value"], default=None)
     return None if best is None else float(best["key"]["lr"])
@@ -321,6 +320,7 @@ def measure(args: argparse.Namespace) -> None:
                 "kind": kind,
                 "keep": args.keep,
                 "warm": args.warm,
+                "net": args.net,
             }
             key |= {"fold": fold, "seed": seed}
             rate = chosen(args, name, kind)
@@ -395,6 +395,7 @@ def main() -> None:
     parser.add_argument("--data", choices=tuple(SUBJECTS), default="lfw")
     parser.add_argument("--path", default="", help="where the data set lies")
     parser.add_argument("--start", default="", help="the encoder's weights, as `selfsame weights convert` leaves them")
+    parser.add_argument("--net", nargs="*", default=[], help="options of the encoder: crop=0 eyes=[23,26,40,26]")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--kinds", default=",".join(KINDS), help="what learns: last, adapters, all")
     parser.add_argument(
@@ -414,6 +415,8 @@ def main() -> None:
     parser.add_argument("--of", type=int, default=1)
     args = parser.parse_args()
     args.methods, args.kinds, args.folds = args.methods.split(","), args.kinds.split(","), _folds(args.folds)
+    given = dict(one.split("=", 1) for one in args.net)
+    args.net = {name: tomllib.loads(f"x = {value}")["x"] for name, value in given.items()}
     {"choose": choose, "measure": measure, "table": table}[args.what](args)
 
 
