@@ -57,7 +57,7 @@ def test_a_stop_is_told_to_each_process_and_waited_for(tmp_path, monkeypatch):
     for folder in folders:
         folder.mkdir()
     begin = [sys.executable, "-c", ENDS_WELL]
-    monkeypatch.setattr(parallel, "_begin", lambda folder: subprocess.Popen([*begin, str(folder)]))
+    monkeypatch.setattr(parallel, "_begin", lambda folder, _until: subprocess.Popen([*begin, str(folder)]))
     heard = []
     resume_all(folders, 2, heard.append, lambda: all((folder / "began").exists() for folder in folders[:2]))
     assert [(folder / "saved").exists() for folder in folders] == [True, True, False] and heard == []
