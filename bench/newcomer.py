@@ -139,7 +139,7 @@ def reports(desk: Desk) -> None:
 
 
 def _width(desk: Desk, name: str) -> str:
-    """How wide the page is at 1,280 and 390 px, by Chromium, where that is installed."""
+    """How many tables and figures are cut at 1,280 and 390 px, by Chromium, where that is installed."""
     browser = shutil.which("chromium")
     if browser is None:
         return ""
@@ -147,7 +147,8 @@ def _width(desk: Desk, name: str) -> str:
     found = []
     for width in (1280, 390):
         frame = desk.folder / "frame.html"
-        tell = "document.title=f.contentDocument.documentElement.scrollWidth"
+        all_of = "[...f.contentDocument.querySelectorAll('html,.wide,table,figure,section')]"
+        tell = f"document.title={all_of}.filter(e=>e.scrollWidth>e.clientWidth+1).length"
         frame.write_text(
             f"<title></title><iframe id=f src='{page.as_uri()}' width={width} height=900 frameborder=0></iframe>"
             f"<script>onload=()=>{{{tell}}}</script>"
@@ -157,8 +158,8 @@ def _width(desk: Desk, name: str) -> str:
                  f"--user-data-dir={desk.folder / 'chromium'}", "--dump-dom", frame.as_uri()]  # fmt: skip
         said = subprocess.run(words, capture_output=True, text=True, timeout=120).stdout
         titles = re.findall(r"<title>(.*?)</title>", said)
-        found.append(f"{titles[0] if titles else 'unknown'} of {width}")
-    return f"; its width: {', '.join(found)} px"
+        found.append(f"{titles[0] if titles else 'unknown'} at {width} px")
+    return f"; parts that are wider than their place: {', '.join(found)}"
 
 
 def first_run(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
-from selfsame.commands.progress import loading, tell, train_and_keep, train_at_once
+from selfsame.commands.progress import loading, tell, train_left
 
 if TYPE_CHECKING:
     from selfsame.runs.papers import Reprint
@@ -41,7 +41,7 @@ def paper(
     """
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
-    from selfsame.runs.claim import claimed, shared_claim
+    from selfsame.runs.claim import shared_claim
     from selfsame.runs.papers import Reprint
 
     one_process("selfsame paper")
@@ -53,16 +53,7 @@ def paper(
         reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed)
     with shared_claim(folder):
         for campaign in reprint.campaigns.values():
-            with loading(quiet):
-                work = campaign.left(campaign.chosen(only or []))
-            if at_once > 1:
-                train_at_once(campaign, work, at_once, quiet)
-            for job, federation in work:
-                current = campaign.open(job, federation)
-                with claimed(job.folder):
-                    shown = train_and_keep(current, quiet, job.title)
-                if shown is not None:
-                    campaign.keep(job.folder, shown)
+            train_left(campaign, campaign.chosen(only or []), at_once, quiet)
         pages = reprint.write_pages()
     for one in reprint.missing.values():
         tell(f"not run: {one['recipe']}: {one['why']}")

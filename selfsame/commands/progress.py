@@ -91,6 +91,22 @@ def train_at_once(
             raise typer.Exit(stop.code)
 
 
+def train_left(campaign: Campaign, chosen: list[Job], at_once: int, quiet: bool) -> None:
+    """Train the chosen runs that have not ended yet, so many at a time."""
+    from selfsame.runs.claim import claimed
+
+    with loading(quiet):
+        work = campaign.left(chosen)
+    if at_once > 1:
+        train_at_once(campaign, work, at_once, quiet)
+    for job, federation in work:
+        current = campaign.open(job, federation)
+        with claimed(job.folder):
+            shown = train_and_keep(current, quiet, job.title)
+        if shown is not None:
+            campaign.keep(job.folder, shown)
+
+
 def tell(words: str, quiet: bool = False) -> None:
     """A line on the error stream; no line for no words."""
     if words and not quiet:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
-from selfsame.commands.progress import loading, table_of, train_and_keep, train_at_once
+from selfsame.commands.progress import table_of, train_left
 
 if TYPE_CHECKING:
     from selfsame.config.experiment import Job
@@ -38,7 +38,7 @@ def recipe(
     """
     from selfsame.commands.torchrun import one_process
     from selfsame.config.experiment import read_experiment
-    from selfsame.runs.claim import claimed, shared_claim
+    from selfsame.runs.claim import shared_claim
     from selfsame.runs.experiments import Campaign
 
     one_process("selfsame recipe")
@@ -51,16 +51,7 @@ def recipe(
         return
     alone = any(job.folder == campaign.folder for job in campaign.jobs)  # a run that claims it by itself
     with nullcontext() if alone else shared_claim(campaign.folder):
-        with loading(quiet):
-            work = campaign.left(chosen)
-        if at_once > 1:
-            train_at_once(campaign, work, at_once, quiet)
-        for job, federation in work:
-            current = campaign.open(job, federation)
-            with claimed(job.folder):
-                shown = train_and_keep(current, quiet, job.title)
-            if shown is not None:
-                campaign.keep(job.folder, shown)
+        train_left(campaign, chosen, at_once, quiet)
         _show(campaign)
     if any(campaign.views[job.folder].diverged for job in chosen):
         raise typer.Exit(1)
