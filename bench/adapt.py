@@ -27,6 +27,7 @@ import time
 import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -125,18 +126,39 @@ class Tail:
         )
         self.net, self.layer = net.eval().to(self.device), getattr(net, subject.last)
         self.scale = problem.federation.scale
+        self.file: Path | None = args.features
+        self.known: dict[bytes, Tensor] = {}
+        if self.file is not None and self.file.exists():
+            held = load_file(self.file)
+            names = [row.numpy().tobytes() for row in held["digest"]]
+            self.known = dict(zip(names, held["features"], strict=True))
 
     @torch.no_grad()
     def features(self, raw: Tensor) -> Tensor:
         """What the last layer is given, (S, features)."""
-        if not len(raw):
-            return torch.empty(0, self.layer.in_features)
+        names = [sha256(row.numpy().tobytes()).digest() for row in raw.cpu().contiguous()]
+        new = [place for place, name in enumerate(names) if name not in self.known]
+        if new:
+            self.known |= dict(zip([names[place] for place in new], self._computed(raw[new]), strict=True))
+            self._keep()
+        return torch.stack([self.known[name] for name in names]) if names else torch.empty(0, self.layer.in_features)
+
+    def _computed(self, raw: Tensor) -> Tensor:
         seen: list[Tensor] = []
         hook = self.layer.register_forward_pre_hook(lambda _, given: seen.append(given[0].float().cpu()))
         for part in raw.split(128):
             self.net(self.scale(part.to(self.device)).float())
         hook.remove()
         return torch.cat(seen)
+
+    def _keep(self) -> None:
+        """Write what is known to the file of features, as a whole or not at all."""
+        if self.file is None:
+            return
+        digest = torch.frombuffer(bytearray(b"".join(self.known)), dtype=torch.uint8).reshape(-1, 32)
+        part = self.file.with_suffix(".part")
+        save_file({"digest": digest, "features": torch.stack(list(self.known.values()))}, part)
+        part.replace(self.file)
 
     def of(self, federation: Federation) -> Federation:
         """The federation with features in place of samples."""
@@ -403,6 +425,9 @@ def main() -> None:
     )
     parser.add_argument("--keep", type=float, default=0.0, help="weight of the pull towards the first network")
     parser.add_argument("--warm", action="store_true", help="vectors that stand for people begin as what they enrol")
+    parser.add_argument(
+        "--features", type=Path, help="file that keeps what the constant layers make of samples; one for each encoder"
+    )
     parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--cohort", type=int, default=0)
