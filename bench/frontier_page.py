@@ -1,0 +1,139 @@
+"""The frontier's table and picture from what bench/frontier.py measured: python bench/frontier_page.py FILE... .
+
+    python bench/frontier_page.py omniglot.jsonl writers.jsonl --table docs/results/frontier.json --picture frontier.svg
+
+A method's leakage is what the strongest attacker gets who can exist under that aggregation; where none gets more than
+the group's share, that share is drawn. A dot is the mean over seeds, its bar reaches from the least to the most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from common import finished
+
+Row = dict[str, Any]
+TITLES = {
+    "omniglot": "unseen characters",
+    "audiomnist": "unseen speakers",
+    "mnist_uv": "unseen writers",
+    "lfw": "unseen faces",
+}
+COLOURS = {"FedCrowd": "#c2185b", "softmax": "#37474f", "FedUV": "#1565c0", "own fixed": "#2e7d32"}
+OTHER = "#8d8d8d"
+
+
+def rows(files: list[Path]) -> list[Row]:
+    """One row for each data set, method and aggregation."""
+    some: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for line in (line for file in files for line in finished(file)):
+        key = line["key"]
+        if key["phase"] == "measure":
+            some[key["data"], key["method"], key["mode"]].append(line)
+    return [_row(*key, lines) for key, lines in some.items()]
+
+
+def _row(data: str, method: str, mode: str, lines: list[Row]) -> Row:
+    eer = [line["eer"] for line in lines]
+    counted = [max((_found(line, mode)), default=0.0) for line in lines]
+    share = 1 / lines[0]["group"] if mode != "clear" else 0.0
+    return {
+        "data": data, "method": method, "aggregation": mode, "seeds": len(lines), "lr": lines[0]["lr"],
+        "eer": statistics.mean(eer), "least": min(eer), "most": max(eer), "identified": statistics.mean(counted),
+        "group_share": share, "drawn_at": max(share, statistics.mean(counted)),
+    }  # fmt: skip
+
+
+def _found(line: Row, mode: str) -> list[float]:
+    """What attackers get who can exist under this aggregation; those that are there to compare are left out."""
+    return [
+        one["identified"]
+        for one in line["findings"]
+        if not one["compared"] and (mode == "clear" or one["under"] != "clear")
+    ]
+
+
+def table(found: list[Row]) -> str:
+    lines = ["| data | method | EER, unseen [least, most] | identified | the group's share | lr | seeds |"]
+    lines.append("|---|---|---:|---:|---:|---:|---:|")
+    for row in sorted(found, key=lambda row: (row["data"], row["eer"])):
+        eer = f"{100 * row['eer']:.1f} [{100 * row['least']:.1f}, {100 * row['most']:.1f}]"
+        share = f"{100 * row['group_share']:.1f}" if row["group_share"] else "–"
+        cells = [TITLES[row["data"]], row["method"], eer, f"{100 * row['identified']:.1f}", share, f"{row['lr']:g}"]
+        lines.append("| " + " | ".join([*cells, str(row["seeds"])]) + " |")
+    return "\n".join(lines)
+
+
+def picture(found: list[Row], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams |= {"svg.fonttype": "none", "font.size": 9, "svg.hashsalt": "selfsame"}
+    sets = [data for data in TITLES if any(row["data"] == data for row in found)]
+    figure, axes = plt.subplots(1, len(sets), figsize=(4.1 * len(sets), 3.5), squeeze=False, layout="constrained")
+    for axis, data in zip(axes[0], sets, strict=True):
+        here = [row for row in found if row["data"] == data]
+        _panel(axis, here)
+        axis.set_title(TITLES[data])
+    axes[0][0].set_ylabel("EER, % (up is better)")
+    figure.savefig(out, metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+
+
+def _panel(axis: Any, here: list[Row]) -> None:
+    for row in here:
+        colour, x = COLOURS.get(row["method"], OTHER), 100 * row["drawn_at"]
+        low, high = 100 * (row["eer"] - row["least"]), 100 * (row["most"] - row["eer"])
+        axis.errorbar(x, 100 * row["eer"], [[low], [high]], fmt="o", color=colour, ms=6, capsize=2, lw=1)
+    for left in (True, False):
+        side = sorted((row for row in here if (row["drawn_at"] < 0.5) == left), key=lambda row: row["eer"])
+        for row, y in zip(side, _apart([100 * row["eer"] for row in side], here), strict=True):
+            x = 100 * row["drawn_at"]
+            place = {"xytext": (x + (7 if left else -7), y), "ha": "left" if left else "right", "va": "center"}
+            line = {"arrowprops": {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.6}}
+            axis.annotate(
+                row["method"], (x, 100 * row["eer"]), color=COLOURS.get(row["method"], OTHER), **place, **line
+            )
+    axis.set_xlim(-4, 104)
+    axis.invert_yaxis()
+    axis.set_xlabel("owners that the strongest attacker names, %")
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
+def _apart(values: list[float], here: list[Row]) -> list[float]:
+    """Heights for labels: as near to the values as they can be without touching."""
+    span = 100 * (max(row["most"] for row in here) - min(row["least"] for row in here))
+    step, out = max(span, 0.1) * 0.075, list(values)
+    for _ in range(200):
+        for place in range(1, len(out)):
+            short = step - (out[place] - out[place - 1])
+            if short > 0:
+                out[place - 1], out[place] = out[place - 1] - short / 2, out[place] + short / 2
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--mode", default="enclave", help="the aggregation that is shown")
+    parser.add_argument("--table", type=Path, help="the rows as JSON")
+    parser.add_argument("--picture", type=Path)
+    args = parser.parse_args()
+    found = [row for row in rows(args.files) if row["aggregation"] == args.mode]
+    print(table(found))
+    if args.table:
+        args.table.write_text(json.dumps(found, indent=1) + "\n")
+    if args.picture:
+        picture(found, args.picture)
+
+
+if __name__ == "__main__":
+    main()
