@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.leakage import closest, cosine_statistics
+from selfsame.audit.lpips import Lpips
 from selfsame.engine.groups import groups_of
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, smaller_world
@@ -66,6 +67,7 @@ class Audited:
     rounds: int = ROUNDS  # for which an attacker who watches goes on with a copy
     steps: int = 150  # of an attacker who searches
     seed: int = 0
+    judge: Lpips | None = None  # of how alike pictures look
 
     @property
     def aggregation(self) -> str:

@@ -5,7 +5,9 @@ sent in every round, guesses the coins from what was released. Under epsilon-dif
 more than a chance of e^epsilon / (1 + e^epsilon), whatever the other coins show, so one run with many coins proves as
 much as many runs with one coin each.
 
-Shapes: N canaries, P parameters.
+Of a method that polls, the attacker also knows what each would have answered. Who is no canary always answers.
+
+Shapes: N canaries, P parameters, V numbers of a poll.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from selfsame.audit.updates import can_watch
 from selfsame.engine import optimisers
 from selfsame.engine.groups import groups_of
 from selfsame.engine.plan import rate
+from selfsame.engine.polls import least_answers
 from selfsame.engine.problem import Problem
-from selfsame.engine.state import begin
+from selfsame.engine.state import State, begin
 from selfsame.engine.sums import noise_spent
 from selfsame.methods.base import put_rows
 from selfsame.privacy.fixed import shortened
@@ -35,6 +38,7 @@ _CANARIES = 64  # in one run, at most
 _FEW = 8  # whatever the size of the network
 _AT_ONCE = 2**26  # numbers of updates in work at a time
 _TOSSES = 56  # coins to be tossed in all: small federations train several times
+_MOST = 1e6  # by which polls and updates may be weighed against one another
 _RIDGE = 1e-9  # of the mean square of what canaries would have sent
 
 
@@ -80,7 +84,13 @@ def train_with_coins(problem: Problem, canaries: int, rounds: int, seed: int) ->
     took_part_N = torch.from_numpy(heads).to(device)
     square_NN = torch.zeros(canaries, canaries, dtype=torch.float64, device=device)
     along_N = torch.zeros(canaries, dtype=torch.float64, device=device)
+    telling = _poll_weight(problem)
     for number in range(rounds):
+        answer = _polled(problem, state, took_part_N)
+        if answer is not None:
+            known_NV, sum_V = answer
+            square_NN += telling * known_NV @ known_NV.T
+            along_N += telling * known_NV @ sum_V
         lr, server_lr = (
             torch.tensor(rate(part, number, recipe.run.rounds), dtype=torch.float64, device=device)
             for part in (recipe.local, recipe.server)
@@ -110,6 +120,40 @@ def train_with_coins(problem: Problem, canaries: int, rounds: int, seed: int) ->
     ridge = _RIDGE * square_NN.diagonal().mean().clamp(min=1e-300)
     inverse_NN = torch.linalg.pinv(square_NN + ridge * torch.eye(canaries, dtype=torch.float64, device=device))
     return Guessed(took_part_N, inverse_NN @ along_N)
+
+
+def _poll_weight(problem: Problem) -> float:
+    """How much a number of a poll tells, over a number of a round's sum: the inverse ratio of their noises' squares."""
+    poll, sums = problem.poll, problem.recipe.sums
+    if poll is None:
+        return 0.0
+    polled, summed = poll.noise * poll.longest, sums.noise * sums.clip
+    return min(_MOST, max(1 / _MOST, (summed / polled) ** 2 if polled else _MOST if summed else 1.0))
+
+
+def _polled(problem: Problem, state: State, took_part_N: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The poll before a round: (what each canary would have added, what is released less what others added).
+
+    None: none is due, or too few answer. The server takes it, and those who answered know what they did.
+    """
+    terms, method = problem.poll, problem.method
+    if terms is None or not terms.due(state.round):
+        return None
+    answers_N = torch.ones(problem.world.clients, dtype=torch.bool, device=took_part_N.device)
+    answers_N[: len(took_part_N)] = took_part_N
+    if int(answers_N.sum()) < least_answers(problem):
+        return None
+    client_N = torch.arange(len(answers_N), device=answers_N.device)
+    answer = method.answer_poll(state.own, state.server)
+    sent_NV = method.contribution(answer).double()
+    sum_V = sent_NV[answers_N].sum(0)
+    if terms.noise:
+        draw = problem.server_stream("audit poll noise", state.round)
+        sum_V = sum_V + terms.noise * terms.longest * draw.normal(terms.numbers)[0].double()
+    for name, rows in answer.items():
+        put_rows(state.own[name], client_N, rows, answers_N)
+    method.take_poll(state.server, sum_V, int(answers_N.sum()))
+    return sent_NV[: len(took_part_N)], sum_V - sent_NV[len(took_part_N) :].sum(0)
 
 
 def _turn(problem: Problem, number: int, canaries: int) -> Tensor:

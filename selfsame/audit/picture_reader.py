@@ -27,7 +27,12 @@ class PictureReader:
     def run(self, case: Audited) -> Iterator[Finding]:
         terms = Inversion(iterations=2 * case.steps, seed=case.seed)
         for size in (1, min(_GROUP, case.state.present)):
-            found = invert(case.problem, case.state, case.everyone[:size], size, terms)
+            found = invert(case.problem, case.state, case.everyone[:size], size, terms, case.judge)
             said = f"{found.found.psnr:.1f} dB to the pictures; {found.chance.psnr:.1f} for as many of others"
+            if found.found.lpips is not None and found.chance.lpips is not None and found.unrelated.lpips is not None:
+                said += (
+                    f"; LPIPS {found.found.lpips:.3f}, {found.chance.lpips:.3f} for as many of others, "
+                    f"{found.unrelated.lpips:.3f} for one of them"
+                )
             did, under = ("one update", CLEAR) if size == 1 else (f"a sum of {size}", SUMS)
             yield Finding(self.name, did, "server", under, None, None, case.chance, 1, said=said, vectors=False)

@@ -18,6 +18,9 @@ def audit(
     rounds: Annotated[int, typer.Option(help="Rounds that a watching attacker goes on with a copy of the run.")] = 30,
     path: Annotated[Path | None, typer.Option("--path", help="Where the data set's files are now.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto; by default as the run.")] = None,
+    lpips: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights of LPIPS (.npz): say how alike found pictures look.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
@@ -32,6 +35,7 @@ def audit(
 
     from selfsame.audit import suite
     from selfsame.audit.attackers import Audited, audit_record, chosen, findings
+    from selfsame.audit.lpips import Lpips
     from selfsame.errors import SelfsameError
     from selfsame.files import write_json
     from selfsame.report.findings import audit_remarks, audit_table, strongest_words
@@ -43,13 +47,14 @@ def audit(
     attackers = chosen(attacker or [])
     if rounds < 1:
         raise SelfsameError(f"--rounds: must be at least 1, got {rounds}")
+    judge = None if lpips is None else Lpips.read(lpips)
     with Console(stderr=True, quiet=quiet).status("loading") as status:
         opened = open_run(run, path, device, trust_code=trust_code)
         if opened.enrolled is not None:
             raise SelfsameError(
                 f"{run}: a run on devices, where the owners' vectors have stayed; audit a simulated one"
             )
-        case = Audited(opened.problem, opened.state, rounds)
+        case = Audited(opened.problem, opened.state, rounds, judge=judge)
         found = findings(case, attackers, lambda name: status.update(f"attacking: {name}"))
     record = audit_record(case, found, opened.title)
     write_json(run / "audit.json", record)

@@ -8,6 +8,7 @@ import torch
 
 from selfsame.audit import attackers, suite
 from selfsame.audit.attackers import Audited, Finding, audit_record, chosen, findings, register, strongest
+from selfsame.audit.picture_reader import PictureReader
 from selfsame.audit.readers import ReportReader, SumReader, UpdateReader
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
@@ -138,3 +139,14 @@ def test_guesses_of_zero_find_nobody():
     half[:6] = 0
     assert case.judged(case.everyone, half)[0] == 0.5
     assert replace(finding(1.0), under="masked").applies("enclave") is False
+
+
+def test_found_pictures_are_judged_by_lpips_where_its_weights_are_given(random_lpips):
+    case = case_of("fixed")
+    plain, judged = (
+        [one.said for one in PictureReader().run(here)] for here in (case, replace(case, judge=random_lpips))
+    )
+    assert len(plain) == len(judged) == 2
+    for before, after in zip(plain, judged, strict=True):
+        assert "LPIPS" not in before
+        assert after.startswith(before) and " for one of them" in after

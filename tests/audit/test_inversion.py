@@ -3,7 +3,6 @@
 import math
 from itertools import combinations
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,7 +10,6 @@ from torch import nn
 from selfsame.audit import inversion
 from selfsame.audit.attackers import Audited
 from selfsame.audit.inversion import Inversion, compare, invert, mismatch, tensor_weights, total_variation
-from selfsame.audit.lpips import Lpips
 from selfsame.audit.picture_reader import PictureReader
 from selfsame.audit.transcript import local_updates
 from selfsame.config.recipe import from_mapping
@@ -143,14 +141,12 @@ def test_the_search_begins_at_what_the_update_tells():
     assert 0.1 < float(apart) < 0.9  # members begin around one vector, not at it
 
 
-def test_one_picture_is_seen_and_one_of_four_hardly(tiny, tmp_path):
+def test_one_picture_is_seen_and_one_of_four_hardly(tiny, random_lpips):
     """The whole attack: nothing is known but the network, and the mean update of one device or of four."""
     problem = tiny("fedhide")
     state, terms = begin(problem), Inversion(iterations=60)
-    np.savez(tmp_path / "lpips.npz", **_random_lpips())
-    judge = Lpips.read(tmp_path / "lpips.npz")
-    alone = invert(problem, state, torch.arange(4), 1, terms, judge)
-    among = invert(problem, state, torch.arange(4), 4, terms, judge)
+    alone = invert(problem, state, torch.arange(4), 1, terms, random_lpips)
+    among = invert(problem, state, torch.arange(4), 4, terms, random_lpips)
     assert alone.original_GS.shape == alone.found_GS.shape == (4, 1, 1, 8, 8)
     assert among.found_GS.shape == (1, 4, 1, 8, 8)
     assert torch.equal(alone.original_GS.flatten(0, 1), among.original_GS.flatten(0, 1))
@@ -176,26 +172,14 @@ def test_a_proxy_hides_the_picture_from_those_alone_who_believe_it(tiny):
     assert min(read.found.psnr, told.found.psnr) > believed.found.psnr + 8
 
 
-def _random_lpips():
-    draw, depth, found = np.random.default_rng(0), 3, {}
-    for place, (width, side) in enumerate(((8, 11), (8, 5), (8, 3), (8, 3), (8, 3))):
-        found[f"conv{place}_weight"] = draw.normal(size=(width, depth, side, side)) / side
-        found[f"conv{place}_bias"] = 0.1 * draw.normal(size=width)
-        found[f"lin{place}_weight"] = draw.uniform(size=width)
-        depth = width
-    return found
-
-
-def test_what_is_beside_what_by_plain_loops(tmp_path):
+def test_what_is_beside_what_by_plain_loops(random_lpips):
     """The closest of the group, the mean over others, the best of as many others, and the others' mean."""
-    np.savez(tmp_path / "lpips.npz", **_random_lpips())
-    judge = Lpips.read(tmp_path / "lpips.npz")
     draw_01 = torch.rand(14, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     original, found, other = draw_01[:4].unflatten(0, (2, 2)), draw_01[4:8].unflatten(0, (2, 2)), draw_01[8:]
-    got = compare(original, found, other, judge)
+    got = compare(original, found, other, random_lpips)
 
     def far(a, b):
-        return float(judge.distances(a[None], b[None]))
+        return float(random_lpips.distances(a[None], b[None]))
 
     def near(a, b):
         return -10 * math.log10(float((a - b).square().mean()))

@@ -73,3 +73,30 @@ def test_noise_hides_the_coins():
 
 def test_a_guess_is_right_where_the_score_is_on_the_side_of_the_coin():
     assert Guessed(torch.tensor([True, False, True]), torch.tensor([0.9, 0.6, 0.2])).right == 1
+
+
+def polling(clients=16, sums=None, **options):
+    tables = {
+        "method": {"name": "fedcrowd", "sketch": 4, "every": 2, **options},
+        "data": {"name": "synthetic"},
+        "net": {"name": "lenet", "channels": [4, 4], "width": 8},
+        "local": {"batch": 4},
+        "run": {"device": "cpu", "precision": "float64", "rounds": 20},
+        "cohort": {"weights": "uniform", "size": 8},
+        "sums": {"aggregation": "enclave", "clip": 0.05, **(sums or {})},
+    }
+    return prepare(from_mapping(tables), load("synthetic", clients=clients, samples=6, held_out=2))
+
+
+def test_polls_tell_the_coins_that_noise_on_updates_hides():
+    """Each poll is a sum over those who took part, and the attacker knows what each would have added."""
+    found = [train_with_coins(polling(sums={"noise": 20.0}), 12, 8, seed) for seed in range(2)]
+    assert [one.right for one in found] == [12, 12]
+    hidden = [train_with_coins(polling(sums={"noise": 20.0}, noise=50.0), 12, 8, seed).right for seed in range(3)]
+    assert sum(hidden) <= 18 + 4 * math.sqrt(9)
+
+
+def test_a_poll_that_too_few_would_answer_is_not_held():
+    found = train_with_coins(polling(sums={"noise": 20.0, "least": 8}, sketch=8), 16, 4, 0)
+    assert int(found.took_part_N.sum()) < 16  # a poll of width 8 takes 16 answers
+    assert found.right < 16

@@ -38,6 +38,7 @@ def test_an_audit_of_a_run(selfsame, tmp_path):
     before = (run / "audit.json").read_bytes()
     for words, said in (
         (("audit", run, "--attacker", "proxy"), "--attacker proxy: is not known; did you mean 'proxies'?"),
+        (("audit", run, "--lpips", run / "audit.json"), "no weights of LPIPS"),
         (("audit", run, "--rounds", 0), "--rounds: must be at least 1"),
         (("audit", tmp_path / "nowhere"), "nowhere"),
     ):
