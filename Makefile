@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: demo test fuzz bench web-demo web-test clean
+.PHONY: demo test docs fuzz bench web-demo web-test clean
 
 demo: $(VENV)/.demo ## train the methods on embedded data, print one table, write a report
 	$(RUN) -m selfsame compare --data digits
@@ -13,6 +13,10 @@ test: $(VENV)/.test ## lint, types and the whole test suite
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(RUN) -m pytest -n 2
+
+docs: $(VENV)/.docs ## the manual in build/site; a broken link, a missing anchor or an orphan is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	@echo "$(RUN) -m http.server --bind 127.0.0.1 --directory build/site  # then open http://localhost:8000/"
 
 fuzz: $(VENV)/.test ## the property tests again and again, each time on new cases
 	for round in $$(seq $${ROUNDS:-20}); do \
@@ -62,6 +66,10 @@ $(VENV)/.demo: requirements.lock requirements-torch.lock pyproject.toml | $(VENV
 
 $(VENV)/.test: requirements-dev.lock $(VENV)/.demo
 	$(PIP) --require-hashes --no-deps -r requirements-dev.lock
+	touch $@
+
+$(VENV)/.docs: requirements-docs.lock $(VENV)/.test
+	$(PIP) --require-hashes --no-deps -r requirements-docs.lock
 	touch $@
 
 clean: ## remove the virtual environment and caches, keep the runs

@@ -240,7 +240,7 @@ def test_extras_and_what_is_said_of_them():
         assert name in {Requirement(line).name for line in extras[extra]}, f"{package}: not in {extra}"
 
 
-@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock"])
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-dev.lock", "requirements-docs.lock"])
 def test_every_locked_package_has_hashes(file):
     """So that `make` installs the files that were locked and no others of their names."""
     text = (ROOT / file).read_text().replace("\\\n", " ")
@@ -253,13 +253,14 @@ def test_every_locked_package_has_hashes(file):
 
 
 def test_locks_agree():
-    """What is needed to train is in two locks, what tests need beside it in another, and nothing in two of them."""
+    """What is needed to train is in two locks, what tests and the manual need in two others, nothing in two of them."""
     lines = {}
-    for file in ("requirements.lock", "requirements-torch.lock", "requirements-dev.lock"):
+    for file in ("requirements.lock", "requirements-torch.lock", "requirements-dev.lock", "requirements-docs.lock"):
         text = (ROOT / file).read_text()
         lines[file] = {re.sub(r"[-_.]+", "-", n).lower() for n in re.findall(r"(?m)^([\w.-]+)==", text)}
-    train, torch, dev = lines.values()
+    train, torch, dev, docs = lines.values()
     assert not train & dev and torch == {"torch"} and not torch & (train | dev)
+    assert "mkdocs-material" in docs and not docs & (train | torch | dev)
     train |= torch
     import tomllib
 

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from selfsame.data import DATASETS
-from selfsame.fields import options_of
-from selfsame.nets import NETS
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "selfsame"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -193,22 +189,3 @@ def test_the_reader_of_imports_reads(tmp_path):
 
 def test_there_are_recipes():
     assert RECIPES
-
-
-SHARED = {"people", "least", "train", "validation", "test", "held_out", "unseen_share", "unseen_samples", "trials"}
-SHARED |= {"seed", "cache", "hold_gib"}
-
-
-@pytest.mark.parametrize("name", [*DATASETS, *NETS])
-def test_pages_tell_of_every_data_set_and_network(name):
-    """Its row, or that of its family, names what only it can do; what most share stands below the table."""
-    data = name in DATASETS
-    text = (ROOT / ("docs/data.md" if data else "docs/networks.md")).read_text()
-    row = next((line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line.split("|")[1]), None)
-    assert row is not None, f"nothing on {name}"
-    if "the same, and" in row:
-        row += text
-    options = set(DATASETS[name].options if data else options_of(NETS[name]))
-    for option in options:
-        where = text if option in SHARED and "..." in row else row
-        assert f"`{option}`" in where, f"{name}: no word on {option}"

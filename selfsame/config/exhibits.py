@@ -60,7 +60,7 @@ PAPERS: dict[str, tuple[Exhibit, ...]] = {
 def find_exhibits(paper: str, table: str | None = None, figure: str | None = None) -> list[Exhibit]:
     """The exhibits that are meant; all of the paper's where none is named."""
     if paper == "fdml":
-        raise SelfsameError("fdml: its tables are measured on finished runs, by bench/fdml.py; see docs/fdml.md")
+        raise SelfsameError("fdml: its tables are measured on finished runs, by bench/fdml.py (docs/results/fdml.md)")
     if paper not in PAPERS:
         raise SelfsameError(f"unknown paper {paper!r}{nearest(paper, PAPERS)}; the papers are: {', '.join(PAPERS)}")
     asked = [(kind, number) for kind, number in (("table", table), ("figure", figure)) if number is not None]

@@ -55,7 +55,7 @@ class Paper:
     """What a paper reports of a variant, in the units it prints: {figure: (value, spread or None)}."""
 
     figures: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
-    where: str = ""
+    where: str = ""  # which table or figure of which paper
     rounds: int | None = None  # None: as many as the recipe file says; 0: the paper does not say
     about: bool = False  # read off a plot
 

@@ -1,7 +1,7 @@
 """What works well: the defaults of `selfsame train` and `selfsame compare` for each data set and method.
 
 A method's own defaults are the paper's where it names them. These are ours. Those for digits were chosen by hand on the
-set's own test figures, one seed, some methods with far more tries than others (docs/figures.md counts them): a
+set's own test figures, one seed, some methods with far more tries than others (docs/results/figures.md counts them): a
 demonstration, not a ranking. recipes/ holds the papers' settings for comparison.
 """
 

@@ -42,13 +42,13 @@ def _share(where: str, part: object, interval: str, *names: str) -> None:
 class RunPart:
     """How long, how often to look, and on what."""
 
-    rounds: int = 600
-    seed: int = 0
-    eval_every: int = 0  # 0: ten times a run
-    checkpoint_every: int = 0  # 0: at every evaluation
-    engine: str = "auto"
-    device: str = "auto"
-    precision: str = "auto"  # auto: bfloat16 on CUDA, float32 elsewhere
+    rounds: int = 600  # how many rounds are trained
+    seed: int = 0  # of everything random but secrets
+    eval_every: int = 0  # rounds between two evaluations; 0: ten times a run
+    checkpoint_every: int = 0  # rounds between two checkpoints; 0: at every evaluation
+    engine: str = "auto"  # reference: one client after another; cohort, which auto means: all at once
+    device: str = "auto"  # cpu, cuda, cuda:1 and so on; auto: CUDA where there is one
+    precision: str = "auto"  # of the network's passes; auto: bfloat16 on CUDA, float32 elsewhere
     compile: str = "auto"  # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
     patience: int = 0  # evaluations without a better EER on validation samples, after which training ends; 0: any
@@ -64,7 +64,7 @@ class RunPart:
 class NamedPart:
     """A registered thing and its own options (the option names are checked where they are known)."""
 
-    name: str = ""
+    name: str = ""  # one that is known, or package.module:Name of your own
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,14 +72,14 @@ class NamedPart:
 class DataPart(NamedPart):
     """The data set, where its files lie, and its options."""
 
-    path: str = ""
+    path: str = ""  # the folder with its files
 
 
 @dataclass(frozen=True)
 class NetPart(NamedPart):
     """The embedding network; an empty name and width 0 mean the data set's own choice."""
 
-    width: int = 0
+    width: int = 0  # of the embedding; 0: the data set's
     start: str = ""  # weights to begin with: a safetensors or .pt file, or the folder of a run
     digest: str = ""  # SHA-256 of that file; filled in when it is read, and checked where it is given
     rename: dict[str, str] = field(default_factory=dict)  # beginnings of the file's names, and what they are here
@@ -111,13 +111,13 @@ class NetPart(NamedPart):
 class CohortPart:
     """Who takes part in a round."""
 
-    size: int = 0  # 0: everybody
+    size: int = 0  # clients in a round; 0: everybody
     sampling: str = "uniform"  # groups: always the same `size` or more together, in turn
-    weights: str = "samples"  # omega_k = n_k / n, or the same for everybody
+    weights: str = "samples"  # how clients weigh: by their samples, n_k / n, or uniform
     cap: int = 0  # the most samples that weigh; 0: any, on real devices 1,000
     dropout: float = 0.0  # the chance that a selected client does not answer; in a split round: not with its gradient
     late: float = 0.0  # the share of clients that join only at round `join_round`
-    join_round: int = 0
+    join_round: int = 0  # when the late ones join
 
     def __post_init__(self) -> None:
         _least("cohort", self, size=0, join_round=0, cap=0)
@@ -164,10 +164,10 @@ class SplitPart:
     ready: float = 1.0  # the chance that a device is charging, on an unmetered network and idle in a round
     registration: int = 1  # rounds for which a registration is valid; a device registers whenever it is ready
     lost: float = 0.0  # the chance that a selected device never sends its embeddings; for gradients: cohort.dropout
-    embedding_wait: float = 0.0  # time-out in mean answer times; 0: until all have answered who ever will
-    gradient_wait: float = 0.0
+    embedding_wait: float = 0.0  # time-out in mean answer times; 0: until every device has answered that ever will
+    gradient_wait: float = 0.0  # the same for gradients
     epsilon: float = 0.0  # privacy budget of a device over the whole training, at `delta`; 0: none
-    delta: float = 1e-5
+    delta: float = 1e-5  # of that budget
     most: int = 0  # rounds that a device takes part in before its budget is spent; 0: any, or as epsilon says
 
     def __post_init__(self) -> None:
@@ -182,11 +182,11 @@ class SplitPart:
 class LocalPart:
     """Training on the device: SGD for some steps, or for some passes over the local data."""
 
-    steps: int = 1
+    steps: int = 1  # of SGD in a round
     epochs: int = 0  # above 0: passes over the local data in place of steps
-    batch: int = 16
-    lr: float = 0.1
-    schedule: str = "constant"
+    batch: int = 16  # samples in a step
+    lr: float = 0.1  # learning rate of a step
+    schedule: str = "constant"  # of the learning rate over the rounds
     decay: float = 0.1  # step: the factor; inverse: lr / (1 + decay * round)
     every: int = 0  # step: rounds between two steps (0: a third of the run)
 
@@ -199,16 +199,16 @@ class LocalPart:
 class ServerPart:
     """What the server does with the averaged update."""
 
-    optimiser: str = "average"
-    lr: float = 1.0
-    momentum: float = 0.9
-    nesterov: bool = True
-    weight_decay: float = 0.0
-    beta2: float = 0.99
-    epsilon: float = 1e-3
-    schedule: str = "constant"
-    decay: float = 0.1
-    every: int = 0
+    optimiser: str = "average"  # average: the update as it is
+    lr: float = 1.0  # learning rate of the server's step
+    momentum: float = 0.9  # of momentum; beta1 of adam
+    nesterov: bool = True  # whether momentum looks ahead
+    weight_decay: float = 0.0  # average, momentum: as in each client's step; adam, adagrad: decoupled
+    beta2: float = 0.99  # of adam
+    epsilon: float = 1e-3  # of adam and adagrad: added to the root of the second moment
+    schedule: str = "constant"  # of the learning rate over the rounds
+    decay: float = 0.1  # as local.decay
+    every: int = 0  # as local.every
 
     def __post_init__(self) -> None:
         _least("server", self, lr=0, weight_decay=0, decay=0, every=0)

@@ -19,7 +19,7 @@ class ClassOptions:
     """The options of all sets of labelled images."""
 
     held_out: int = 0  # the last classes, which are unseen
-    clients_per_class: int = 1
+    clients_per_class: int = 1  # clients that share the samples of one class
     standardise: bool = True  # or leave values as they are, from 0 to 1
 
 

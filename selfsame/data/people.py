@@ -27,12 +27,12 @@ class SplitOptions:
     people: int = 0  # clients, 0 for everybody left who has enough samples
     held_out: int = 0  # unseen people
     train: int = bounded(0, 0)  # samples of each client, 0 for all that the other parts leave
-    validation: int = bounded(0, 0)
-    test: int = bounded(1, 0)
+    validation: int = bounded(0, 0)  # samples of each client for validation
+    test: int = bounded(1, 0)  # samples of each client for testing
     least: int = bounded(0, 0)  # samples that a client must have
     unseen_samples: int = bounded(0, 0)  # of each unseen person, 0 for all
     trials: int = bounded(20_000, 0, 100_000_000)  # pairs of unseen samples that are drawn where no list is given
-    seed: int = 0
+    seed: int = 0  # of the split: the same on any machine
 
     @property
     def needed(self) -> int:

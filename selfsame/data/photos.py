@@ -27,7 +27,7 @@ class PictureOptions(FileOptions):
     """The options of all sets of image files."""
 
     size: int = bounded(64, 8, 1024)  # images become squares of this side
-    grey: bool = False
+    grey: bool = False  # one channel in place of three
 
 
 def list_photos(root: Path, folders: Sequence[str], names: Sequence[str] | None = None, deep: bool = False) -> Listing:

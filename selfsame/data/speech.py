@@ -27,7 +27,7 @@ _MEASURED = 500  # clips of which the loudness is taken, at most
 class SpeechOptions(FileOptions):
     """The options of all sets of recordings."""
 
-    rate: int = bounded(16000, *RATES)
+    rate: int = bounded(16000, *RATES)  # samples per second
     seconds: float = bounded(2.0, SHORTEST, 600)  # of a training clip
     test_seconds: float = bounded(3.0, SHORTEST, 600)  # of a clip in evaluation
     test_crops: int = bounded(1, 1, 1000)  # clips of each recording in evaluation

@@ -24,10 +24,10 @@ class TableOptions(SplitOptions):
     """The options of all tables."""
 
     user: str = "user"  # the column that says whose a row is
-    columns: str = "*"
-    without: str = ""
-    missing: str = "error"
-    standardise: bool = True
+    columns: str = "*"  # those that are used: names or patterns, with commas between them
+    without: str = ""  # those that are left out, likewise
+    missing: str = "error"  # what a cell without a number is: error, drop (its row) or mean (of its column)
+    standardise: bool = True  # columns to mean 0 and variance 1, or left as they are
 
 
 def federate_table(name: str, file: Path, options: TableOptions, unseen_share: float = 0.0) -> Federation:

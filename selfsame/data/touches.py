@@ -29,7 +29,7 @@ _SLOP = 8 / 320  # Android calls it a swipe from 8 dp on; a phone is 320 dp wide
 class TouchOptions(SplitOptions):
     """The options of all sets of touches; at most `test` samples of a person are kept for testing."""
 
-    test: int = bounded(40, 1)
+    test: int = bounded(40, 1)  # the most samples of a person for testing
     least: int = bounded(1, 1)  # samples of each kind that make a client
     events: int = bounded(30, 1)  # touches of a sample
     stride: int = bounded(0, 0)  # touches between the samples of a test, 0 for samples that share none

@@ -29,8 +29,8 @@ REASONS = (
     "round",  # of another round
     "meta",  # a value beside the tensors is missing, unknown, of another type or out of range
     "fields",  # not exactly the declared tensors
-    "dtype",
-    "shape",
+    "dtype",  # a tensor of another type
+    "shape",  # a tensor of another shape
     "finite",  # NaN or infinity
     "norm",  # a vector longer than its bound
     "plan",  # not the plan that was agreed to at registration

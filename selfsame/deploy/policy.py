@@ -28,8 +28,8 @@ class DevicePolicy:
     noise: float = 0.0  # the least noise on a sum of updates, in clips
     derivative_noise: float = 0.5  # FDML: the least noise on the derivatives, in clips
     work: int = 100_000  # the most samples to train on in a round, a sample counted each time
-    rounds: int = 100_000
-    parameters: int = 50_000_000  # of the network
+    rounds: int = 100_000  # the most rounds
+    parameters: int = 50_000_000  # the most that the network may have
     code: bool = False  # whether a network may be named by an import path
     helpers: tuple[str, ...] = ()  # fingerprints of helpers of whom one must take masks off; none: any will do
     measurements: tuple[str, ...] = ()  # enclaves to trust

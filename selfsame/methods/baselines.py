@@ -21,7 +21,7 @@ class PositiveOnly(ClassEmbedding):
 
     A class embedding turns by the gradient over its length, so how far a run collapses depends on the length it starts
     with, which the paper does not give. The default is ours, chosen because it shows the collapse of the
-    paper; docs/figures.md has the figures for longer ones, down to none at N(0, I) (first_length 0).
+    paper; docs/results/figures.md has the figures for longer ones, down to none at N(0, I) (first_length 0).
     """
 
     name: ClassVar[str] = "positive-only"

@@ -51,8 +51,8 @@ class Fdml(SplitLoss):
         model_up=Sight.ENCLAVE,
     )
 
-    kind: str = option("semi-hard", KINDS)
-    margin: float = option(0.2, "(0, 1e6]")
+    kind: str = option("semi-hard", KINDS)  # of loss, see docs/design/fdml-losses.md
+    margin: float = option(0.2, "(0, 1e6]")  # of triplets and pairs; the paper names none
     squared: bool = False  # squared Euclidean distances, not the plain ones of (1)
     average: str = option("active", ("active", "all"))  # over the terms above zero, or over all terms
     normalise: bool = False  # embeddings are divided by their lengths first

@@ -38,7 +38,7 @@ _SKETCHED = 0x6A09E667  # names the stream of the public sketch
 class FedCrowd(LocalLoss):
     """Repulsion from the moments of all prototypes; see the module."""
 
-    loss_kind: str = option("softmax", ("softmax", "quadratic"))
+    loss_kind: str = option("softmax", ("softmax", "quadratic"))  # the second order of a softmax, or FedHide's (3)
     # s; 0: sqrt(2K), at which an even crowd adds 1 to A. Far above, the second order exceeds every real crowd.
     scale: float = option(0.0, "[0, inf)")
     margin: float = option(0.0, "[-2, 2]")  # m, on the cosine of a sample with its prototype
@@ -53,7 +53,7 @@ class FedCrowd(LocalLoss):
     first_length: float = option(0.0, "[0, inf)")
 
     name: ClassVar[str] = "fedcrowd"
-    paper: ClassVar[str] = "ours: docs/fedcrowd.md"
+    paper: ClassVar[str] = "ours: docs/design/fedcrowd.md"
     shared_class: ClassVar[str] = "clients of a class push each other away: nobody can be told apart in a sum"
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
     contrasts: ClassVar[bool] = True

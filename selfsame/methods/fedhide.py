@@ -137,7 +137,7 @@ class FedHide(ProxyPrototypes):
     """
 
     alpha: float = option(0.01, "[0, 1]")  # how much of the prototype the proxy carries
-    neighbours: int = option(10, "[1, inf)")  # K
+    neighbours: int = option(10, "[1, inf)")  # K: how many proxies of others it leans on
     # Where the neighbours are searched: in the whole table, or in "clustered" proxies near the last.
     search: str = option("all", ("all", "clustered"))
     clusters: int = option(0, "[0, inf)")  # how many; 0: about sqrt(N)
@@ -326,7 +326,7 @@ class FedGN(ProxyPrototypes):
 class FedCS(ProxyPrototypes):
     """The proxy is uniform among the unit vectors at a given cosine to the prototype (6)."""
 
-    cosine: float = option(0.5, "[-1, 1]")
+    cosine: float = option(0.5, "[-1, 1]")  # of the proxy and the prototype
 
     name: ClassVar[str] = "fedcs"
 

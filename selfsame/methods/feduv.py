@@ -40,7 +40,7 @@ class FedUV(LocalLoss):
     `score` is the cosine, and that is (5): for v in {-1, 1}^c, (1/c) v . sigma(z) = v . z / (|v| |z|).
     """
 
-    code_length: int = 127
+    code_length: int = 127  # c, the bits of a codeword and the width of the embedding
     message_length: int = 0  # 0: chosen by `code`
     base_bits: int = option(32, "[1, 64]")  # l_b, at most half of the message: see `issued_bits`
     # "system": the device's cryptographic generator; "seeded": simulations that repeat.

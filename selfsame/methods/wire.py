@@ -20,7 +20,7 @@ class Sight(enum.IntEnum):
     DEVICE = 0  # never leaves
     ENCLAVE = 1  # sealed to attested code
     SUM = 2  # only as a sum over a whole group of devices
-    SERVER = 3
+    SERVER = 3  # the server alone
     PUBLIC = 4  # other clients too
 
 

@@ -14,7 +14,7 @@ _EXACT = 2**24  # float32 holds every whole number up to here, and indices trave
 class EmbeddingBag(nn.Module):
     """Features are embedded in R^512, weighed by their values and averaged; layers of 1024, 1024 and D follow.
 
-    A sample is (2, L): feature indices 0 .. features - 1, and their values. The value 0 marks padding; an index
+    A sample is (2, L): feature indices 0 .. `features` - 1, and their values. The value 0 marks padding; an index
     outside the vocabulary counts as padding too, so that a word met after training is passed over.
     """
 

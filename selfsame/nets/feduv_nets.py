@@ -54,12 +54,15 @@ class FedUVNet(nn.Module):
 
 
 def feduv_mnist(shape: tuple[int, int, int], width: int, *, groups: int = 2) -> nn.Module:
-    """For MNIST-UV, 28x28 with the digits 2 to 5 as channels: 6.3 million parameters before the last layer."""
+    """For MNIST-UV, 28x28 with the digits 2 to 5 as channels: 6.3 million parameters before the last layer.
+
+    `groups` of norms.
+    """
     return FedUVNet(shape, width, (3,) * 5, (3, 1, 1, 1, 1), (2,) * 5, groups)
 
 
 def feduv_celeba(shape: tuple[int, int, int], width: int, *, groups: int = 2) -> nn.Module:
-    """For CelebA at 64x64: 6.3 million parameters before the last layer."""
+    """For CelebA at 64x64: 6.3 million parameters before the last layer. `groups` of norms."""
     return FedUVNet(shape, width, (3,) * 5, (1,) * 5, (2, 2, 2, 2, 4), groups)
 
 
@@ -67,7 +70,7 @@ def feduv_voxceleb(shape: tuple[int, int], width: int, *, groups: int = 2) -> nn
     """For VoxCeleb, 2^14 samples at 8 kHz: 2.5 million parameters before the last layer.
 
     The padding keeps the length. With the padding of 1 that the table names as its default, seven places would reach
-    the last pooling over eight, and the layer FC(1024, c) would have no input.
+    the last pooling over eight, and the layer FC(1024, c) would have no input. `groups` of norms.
     """
     kernels = (15, 9, 7, 5, 3)
     return FedUVNet(shape, width, kernels, tuple(kernel // 2 for kernel in kernels), (4, 8, 8, 8, 8), groups)

@@ -11,8 +11,9 @@ from selfsame.nets.norm import group_norm
 class LeNet(nn.Module):
     """Two 5x5 convolutions, each with norm, leaky ReLU and 2x2 max pooling, then one linear layer to R^D.
 
-    Without `bias` there is no additive parameter anywhere, as Deep SVDD needs: with one, the network could map
-    everything to the centre. `groups` is for the norms, see `group_norm`; two leave each channel its own strength.
+    `channels` are those of the two. Without `bias` there is no additive parameter anywhere, as Deep SVDD needs: with
+    one, the network could map everything to the centre. `groups` is for the norms, see `group_norm`; two
+    leave each channel its own strength.
     """
 
     def __init__(

@@ -102,6 +102,7 @@ def mel_lenet(
     """LeNet for recordings (1, samples) of one length: a network that a CPU trains in minutes.
 
     Each spectrogram is brought to mean 0 and deviation 1 as a whole, which takes off its loudness and leaves its shape.
+    `rate` in samples per second, `mels` bands, `channels` of the two convolutions.
     """
     front = LogMel(rate, mels)
     net = LeNet((shape[0], mels, front.frames(shape[1])), width, channels=channels)
@@ -109,6 +110,9 @@ def mel_lenet(
 
 
 def mel_resnet34(shape: tuple[int, int], width: int, *, rate: int = 16000, mels: int = 40, groups: int = 8) -> WithMel:
-    """Fast ResNet-34 for recordings (1, samples) at `rate` samples a second, as FedHide trains it on VoxCeleb."""
+    """Fast ResNet-34 for recordings (1, samples) at `rate` samples per second, as FedHide trains it on VoxCeleb.
+
+    `mels` bands; `groups` of each norm.
+    """
     front = LogMel(rate, mels)
     return WithMel(front, FastResNet34((shape[0], mels, front.frames(shape[1])), width, groups=groups))

@@ -10,7 +10,7 @@ from selfsame.errors import SelfsameError
 
 
 class Perceptron(nn.Module):
-    """Fully connected layers with layer norm and ReLU, then linear to R^D."""
+    """Fully connected layers of `hidden` sizes with layer norm and ReLU, then linear to R^D."""
 
     def __init__(self, shape: tuple[int], width: int, *, hidden: tuple[int, ...] = (256, 256)) -> None:
         super().__init__()

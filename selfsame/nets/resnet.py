@@ -122,7 +122,11 @@ def _cifar(
     zero_last: bool = False,
     standardise: bool = False,
 ) -> nn.Module:
-    """A CIFAR residual network of `depth` layers."""
+    """A CIFAR residual network of three stages, from 16 to 64 channels.
+
+    `groups` of each norm; `init` "kaiming" or "torch"; `zero_last`: each block starts as its shortcut; `standardise`:
+    kernels have mean 0 and variance 1.
+    """
     blocks = ((depth - 2) // 6,) * 3
     return ResNet(
         16, blocks, shape, width, groups=groups, project=False, init=init, zero_last=zero_last, standardise=standardise
@@ -140,7 +144,12 @@ def _wide(
     zero_last: bool = False,
     standardise: bool = False,
 ) -> nn.Module:
-    """A residual network of four stages, from 64 to 512 channels."""
+    """A residual network of four stages, from 64 to 512 channels.
+
+    As the smaller ones, and `stem`: "small" is 3x3 at full size, "large" 7x7 and max pooling. `groups` of each norm;
+    `init` "kaiming" or "torch"; `zero_last`: each block starts as its shortcut; `standardise`: kernels have mean 0 and
+    variance 1.
+    """
     return ResNet(
         64,
         blocks,

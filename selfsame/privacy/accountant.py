@@ -2,7 +2,7 @@
 
 The adversary is a participant, and what it is sent are the noisy derivatives at its own embeddings. Neighbours: another
 participant's samples of the round are replaced, all of them or one. The network that all are sent is another channel,
-which nothing here bounds. docs/privacy.md derives what is computed.
+which nothing here bounds. docs/design/noise.md derives what is computed.
 """
 
 from __future__ import annotations

@@ -369,7 +369,7 @@ def test_what_noise_on_polls_and_updates_is_worth_together():
 def test_old_noise_hides_less(least):
     """Two masked sums with the same stand-ins say more of a device than two rounds with fresh noise would.
 
-    docs/privacy.md has the closed form. Its own share of the noise bounds it.
+    docs/design/noise.md has the closed form. Its own share of the noise bounds it.
     """
     share = np.zeros((2, 3 * least))  # whose noise is in which sum: the device's two, the others of either round
     share[0, 0] = share[1, 1] = 1

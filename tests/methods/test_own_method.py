@@ -1,4 +1,4 @@
-"""A method of a user's own: the example of CONTRIBUTING.md, in a file outside the repository, does all that ours do."""
+"""A method of a user's own: the example of the guide, in a file outside the repository, does all that ours do."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ from selfsame.export.trained import RunEmbedder
 from selfsame.methods import make, method_class
 
 PATH = "anchored_module:Anchored"
-TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs/guides/method.md").read_text(encoding="utf-8")
 (EXAMPLE,) = (code for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "class Anchored" in code)
 SMALL = ("--set", "data.turns=1", "--set", "local.batch=4", "--device", "cpu", "--quiet")
 UNFIT = """

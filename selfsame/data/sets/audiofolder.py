@@ -19,7 +19,7 @@ WANTS = (
 
 
 def load_audiofolder(path: Path, options: SpeechOptions, *, unseen_share: float = 0.2, pairs: str = "") -> Federation:
-    """One client a folder; a share of the people is unseen, or, with a list of `pairs`, those whom it names.
+    """One client per folder; `unseen_share` of the people is unseen, or, with a list of `pairs`, those whom it names.
 
     A training sample is a random clip of `seconds`, an evaluated one is `test_crops` clips of `test_seconds`, evenly
     spaced; shorter recordings are repeated. The other options are those of imagefolder.

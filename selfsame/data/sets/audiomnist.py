@@ -21,7 +21,7 @@ WANTS = (
 
 
 def load_audiomnist(path: Path, options: SpeechOptions) -> Federation:
-    """One client a speaker, `held_out` of them unseen.
+    """One client per speaker, `held_out` of them unseen.
 
     A take lasts 0.3 to 1 second; one that is shorter than `seconds` is repeated. The publisher's rate is 48000.
     """

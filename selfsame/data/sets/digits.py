@@ -27,7 +27,10 @@ def load_digits(
     test_share: float = 0.25,
     seed: int = 0,
 ) -> Federation:
-    """Every digit in `turns` orientations, each an identity; the last `held_out` digits are unseen in all of them."""
+    """Every digit in `turns` orientations, each an identity; the last `held_out` digits are unseen in all of them.
+
+    `test_share` of each digit's images, drawn by `seed`, are for testing; `clients_per_class` clients share the rest.
+    """
     within("digits", 1, 4, turns=turns)
     if not 0.0 < test_share < 1.0:
         raise SelfsameError(f"digits: test_share must lie between 0 and 1, got {test_share}")

@@ -33,7 +33,7 @@ WANTS = (
 
 
 def load_emnist(path: Path, options: ClassOptions, *, split: str = "balanced") -> Federation:
-    """One class a character of the chosen split; the last `held_out` classes are unseen."""
+    """One class per character of the chosen `split`; the last `held_out` classes are unseen."""
     one_of("emnist: split", split, SPLITS)
     classes, first = SPLITS[split]
     folder = IdxFolder(path, _FOLDERS)

@@ -16,7 +16,7 @@ WANTS = (
 
 
 def load_hold_and_tap(path: Path, options: TableOptions) -> Federation:
-    """One client a user; a sample is one typing of the number."""
+    """One client per user; a sample is one typing of the number."""
     return federate_table("hold_and_tap", find_features(path, "hold_and_tap", WANTS), options)
 
 

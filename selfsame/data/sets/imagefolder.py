@@ -21,7 +21,7 @@ WANTS = (
 def load_imagefolder(
     path: Path, options: PictureOptions, *, unseen_share: float = 0.2, unseen_least: int = 0, pairs: str = ""
 ) -> Federation:
-    """One client a folder; a share of the people is unseen, or, with a list of `pairs`, those whom it names.
+    """One client per folder; `unseen_share` of the people is unseen, or, with a list of `pairs`, those whom it names.
 
     `unseen_least`: images that an unseen person must have; the share is then taken of those who have them.
     """

@@ -19,7 +19,7 @@ _WANTS = ", ".join(_FILES[:3]) + f" and {_FILES[3]}, plain or .gz, in PATH, PATH
 
 
 def load_mnist(name: str, wants: str, class_names: tuple[str, ...], path: Path, options: ClassOptions) -> Federation:
-    """One class a digit, or a kind of garment; the last `held_out` classes are unseen."""
+    """One class per digit, or per kind of garment; the last `held_out` classes are unseen."""
     folder = IdxFolder(path, _FOLDERS)
     train, test = (folder.read_part(stem, wants, _CLASSES) for stem in ("train", "t10k"))
     if train.x.shape[1:] != test.x.shape[1:]:

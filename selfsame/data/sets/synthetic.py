@@ -80,7 +80,12 @@ def load_synthetic(
     clients_per_class: int = 1,
     seed: int = 0,
 ) -> Federation:
-    """Identities of any number; with `unequal`, clients hold between half of `samples` and all of them."""
+    """Identities of any number; with `unequal`, clients hold between half of `samples` and all of them.
+
+    An identity is a point in `latent` dimensions. A sample is that point with `noise`, drawn by `seed`, as a square of
+    `size` pixels. There are `clients`, of whom `clients_per_class` share an identity, each with `test_per_client`
+    samples apart; `held_out` identities more are unseen.
+    """
     within("synthetic", 2, 100_000_000, clients=clients)
     within("synthetic", 1, 1_000_000, samples=samples)
     within("synthetic", 4, 128, size=size)

@@ -16,7 +16,7 @@ WANTS = (
 
 
 def load_table(path: Path, options: TableOptions, *, unseen_share: float = 0.2) -> Federation:
-    """Rows of numbers, one client a value of the column `user`; a share of the people is unseen, or `held_out` of them.
+    """Rows of numbers, one client per value of the column `user`; a share of the people (`unseen_share`) is unseen.
 
     `columns` and `without` are names, or patterns such as sensor_*, with commas between them. A cell that is empty, NaN
     or infinite is `missing`: an error, a reason to drop its row, or the mean of its column. Means, and the standard

@@ -35,6 +35,8 @@ def load_touch(
 ) -> Federation:
     """Touch events from a CSV file; the last touches of each person, by time, are for validation and then for testing.
 
+    `validation_share` and `test_share` say how many. A touch that lacks a number is `missing`: error, or drop.
+
     The columns of a row for each touch: user (any text), time (ms, when it began), x_start, y_start, x_end, y_end,
     duration (ms), pressure and size (0 to 1), and, where they are there, type (0 swipe, 1 tap). Instead, a row may be
     one point of a touch: user, time, action (0 down, 1 up, 2 move), x, y, pressure and size, of which the touch gets

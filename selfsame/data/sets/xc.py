@@ -95,7 +95,7 @@ def load_xc(
     `which` names the set where PATH holds several. With `every_label` a row goes to the clients of all its labels. Rows
     of more than `longest` features (0: of any number) keep those of largest magnitude. `test_rows` bounds the test set
     by an even selection (0: all of it). With `rows_apart` this share of the training rows, with all their labels, takes
-    the place of the test, whose file is not read: for choosing settings.
+    the place of the test, whose file is not read: for choosing settings. `seed` draws the labels.
     """
     if not 0 <= rows_apart < 1:
         raise SelfsameError(f"xc: rows_apart must be 0 or more and below 1, got {rows_apart}")

@@ -16,18 +16,11 @@ from flwr.clientapp import ClientApp
 from selfsame.deploy.codec import Refused, glance
 from selfsame.deploy.flower.envelope import unwrap, wrap
 from selfsame.deploy.flower.keys import read_fingerprint
+from selfsame.deploy.flower.node_keys import DEVICE, HELPER, NEEDED
 from selfsame.deploy.policy import DevicePolicy
 from selfsame.deploy.split.agreement import SplitAgreement
 from selfsame.errors import SelfsameError
 from selfsame.files import private_folder, read_text
-
-KNOWN = (
-    "samples", "state", "key", "private", "conditions", "owner", "policy", "agreed", "trial", "simulate", "methods",
-    "start",
-    "measurements", "statuses", "collateral", "simulated-enclave",
-)  # fmt: skip
-
-HELPER = ("helper", "devices", "state", "key", "least-group")
 
 app = ClientApp()
 
@@ -60,7 +53,7 @@ def is_split(payload: bytes) -> bool:
 
 def open_helper(config: Mapping[str, Any]) -> Any:
     """The helper that a node's configuration describes."""
-    unknown, missing = sorted(set(config) - set(HELPER)), [name for name in HELPER[:4] if not config.get(name)]
+    unknown, missing = sorted(set(config) - set(HELPER)), [name for name in NEEDED if not config.get(name)]
     if unknown or missing:
         raise SelfsameError(
             f"node configuration: a helper has {', '.join(HELPER)}; check {', '.join(unknown + missing)}"
@@ -74,9 +67,9 @@ def open_helper(config: Mapping[str, Any]) -> Any:
 
 def open_device(config: Mapping[str, Any], split: bool = False) -> Any:
     """The device that a node's configuration describes, with the state that belongs to its key."""
-    unknown = sorted(set(config) - set(KNOWN))
+    unknown = sorted(set(config) - set(DEVICE))
     if unknown:
-        raise SelfsameError(f"node configuration: unknown {', '.join(unknown)}; it knows {', '.join(KNOWN)}")
+        raise SelfsameError(f"node configuration: unknown {', '.join(unknown)}; it knows {', '.join(DEVICE)}")
     missing = [name for name in ("samples", "state", "key") if not config.get(name)]
     if missing:
         raise SelfsameError(f"node configuration: {', '.join(missing)} missing")

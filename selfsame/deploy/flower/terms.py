@@ -30,12 +30,12 @@ TROUBLE = "trouble.txt"  # why the last ServerApp stopped
 class SampleForm:
     """What a server that has no samples must know of the devices': the [samples] table."""
 
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one sample
     raw: str  # uint8, int16 or float32
     clients: int  # the most there can be
-    classes: int
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    classes: int  # the most people there can be
+    mean: tuple[float, ...] = (0.0,)  # of each channel, which is taken off
+    std: tuple[float, ...] = (1.0,)  # of each channel, by which it is divided
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,11 @@ class Serving:
     """Times in seconds. Over-selection, response rate and strategy are the recipe's own (its [split] part)."""
 
     nodes: int = 1  # no round begins before so many have connected
-    answer_wait: float = 60.0
-    embedding_wait: float = 60.0
-    registration: float = 3600.0
-    fewest: int | None = (
-        None  # a round goes on with more answers than that; None: 1, in split rounds 2 as the paper has it
-    )
-    transport: str = "exact"  # or half
+    answer_wait: float = 60.0  # until a round goes on without those who are silent
+    embedding_wait: float = 60.0  # the same for the first phase of a split round
+    registration: float = 3600.0  # for which a registration is valid
+    fewest: int | None = None  # a round goes on with more answers than this; by default 1, in split rounds 2 (FDML)
+    transport: str = "exact"  # or half: the network travels in half precision
     seeded: bool = False  # private draws from the recipe's seed: for trying and tests alone
     enclave: str = ""  # the command that starts an enclave; without, a plain process with a simulated quote
     aggregation: str = ""  # clear, masked or enclave; empty: masked where there are helpers, else as the recipe says

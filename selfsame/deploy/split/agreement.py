@@ -29,7 +29,7 @@ from selfsame.methods import SplitLoss, method_class
 
 _OVERHEAD = 128  # bytes that a seal adds, at most
 _LONG = 16.0  # an embedding's numbers, root mean square: first networks have about 1, and trained ones up to 2
-_STEEP = 10.0  # a gradient in lengths of the first network: honest ones have up to 4 (docs/enclave.md)
+_STEEP = 10.0  # a gradient in lengths of the first network: honest ones have up to 4 (docs/design/enclave.md)
 
 
 @dataclass(frozen=True, kw_only=True)

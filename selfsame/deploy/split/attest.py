@@ -83,7 +83,7 @@ def check(raw: bytes, expected: bytes, policy: Policy, collateral: str | None, n
             raise SelfsameError("quote: another key, nonce or training plan than this device's")
         return Attested("simulated", "simulated", "simulated")
     if collateral is None:
-        raise SelfsameError("quote: collateral is needed to check it (a JSON file, see docs/enclave.md)")
+        raise SelfsameError("quote: collateral is needed to check it (a JSON file, see docs/design/enclave.md)")
     if len(raw) > _LONGEST:
         raise SelfsameError(f"quote: longer than {_LONGEST} bytes")
     qvl = _library()

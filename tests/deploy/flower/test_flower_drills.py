@@ -291,7 +291,7 @@ def test_the_enclave_is_killed(tmp_path):
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
-    """Ends TLS and lets /v1/fleet/ through, as docs/flower-security.md has it for nginx."""
+    """Ends TLS and lets /v1/fleet/ through, as docs/guides/deploy.md has it for nginx."""
 
     protocol_version = "HTTP/1.1"
     upstream, trust = 0, ""
