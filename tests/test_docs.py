@@ -1,4 +1,4 @@
-"""The manual: every link and anchor leads somewhere, every page is reached, and the reference has all that the code has."""
+"""The manual: every link and anchor leads somewhere, every page is reached, the reference has all that the code has."""
 
 import dataclasses
 import importlib.util
