@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -45,6 +45,11 @@ from selfsame.methods.wire import CLASSES, REACH, Bound, Sight, Wire, within
 from selfsame.streams import Stream
 
 
+_LATEST = "the mean embedding of the owner's latest batch"  # of the default, centre_rate = 1
+_FIRST = "the mean embedding of the owner's first batch, which stays"
+_DRAWN = "a mean of the owner's batch embeddings, drawn to the latest by centre_rate"
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Hyperspheres(LocalLoss):
     """The centre, the positive loss (5) and the verification of all three variants."""
@@ -55,6 +60,11 @@ class _Hyperspheres(LocalLoss):
 
     by_angle = False
     paper: ClassVar[str] = "Park, Hosseini and Yun, Federated Learning with Metric Loss (FL-ICML 2021)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.centre_rate != 1:
+            object.__setattr__(self, "wire", _told(self.wire, _DRAWN if self.centre_rate else _FIRST))
 
     def start(self, own: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor) -> Fields:
         """The centre C^k: the mean embedding of the first batch under the received network, constant in the loss.
@@ -163,6 +173,13 @@ class _Repelling(_Hyperspheres):
         return server[next(iter(self.wire.down))]
 
 
+def _told(wire: Wire, centre: str) -> Wire:
+    """The same wire with these words for the centre."""
+    own = {name: what.replace(_LATEST, centre) for name, what in wire.own.items()}
+    up = {name: (sight, what.replace(_LATEST, centre), bound) for name, (sight, what, bound) in wire.up.items()}
+    return replace(wire, own=own, up=up)
+
+
 def _centre_bound(method: _Hyperspheres) -> Bound:
     return method.shared(method.reach[0])
 
@@ -194,7 +211,7 @@ class FedMetric(_Repelling):
     )
     wire: ClassVar[Wire] = Wire(
         own={
-            "centre": "the mean embedding of the owner's latest batch",
+            "centre": _LATEST,
             "radius": "the largest distance of a sample to the centre",
         },
         up={
@@ -264,7 +281,7 @@ class FedMetricTrue(_Repelling):
     )
     wire: ClassVar[Wire] = Wire(
         up={
-            "true_centre": (Sight.PUBLIC, "the mean embedding of the owner's latest batch, as it is", _centre_bound),
+            "true_centre": (Sight.PUBLIC, f"{_LATEST}, as it is", _centre_bound),
             "true_radius": (Sight.PUBLIC, "the largest distance of a sample to the centre", _radius_bound),
         },
         down={
@@ -300,7 +317,7 @@ class FedMetricPos(_Hyperspheres):
 
     name: ClassVar[str] = "fedmetric-pos"
     shared_class: ClassVar[str] = "clients of a class know nothing of each other, each keeps a centre of its own"
-    wire: ClassVar[Wire] = Wire(own={"centre": "the mean embedding of the owner's latest batch"})
+    wire: ClassVar[Wire] = Wire(own={"centre": _LATEST})
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         return {"centre": torch.zeros(len(client_R), world.dim, device=client_R.device)}

@@ -113,6 +113,18 @@ def test_loss_follows_equations_4_to_6(kind: type, reduction: str, squared: bool
         assert got[m].item() == pytest.approx(want, rel=1e-9)
 
 
+@pytest.mark.parametrize("kind", [FedMetric, FedMetricTrue, FedMetricPos])
+@pytest.mark.parametrize(
+    ("rate", "words"), [(1.0, "latest batch"), (0.0, "first batch, which stays"), (0.1, "drawn to the latest")]
+)
+def test_the_wire_tells_whose_mean_the_centre_is(kind: type, rate: float, words: str) -> None:
+    method = kind(centre_rate=rate)
+    told = {name: what for name, _, _, what in method.wire.rows()}
+    assert words in told["true_centre" if kind is FedMetricTrue else "centre"]
+    assert rate == 1 or "latest batch" not in " ".join(told.values())
+    assert method.wire.of(method).bounds("up") == kind.wire.of(method).bounds("up")
+
+
 def test_pos_is_equation_5_alone() -> None:
     world = make_world([0, 1, 2])
     who = cohort(world, [1, 2])
