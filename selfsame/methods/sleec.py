@@ -5,7 +5,7 @@ each cluster it finds embeddings whose inner products are those of the label vec
 learns to compute them from the features; and a new row takes the labels of the training rows near to it there. Learners
 differ by their clusters, and their votes are added.
 
-Shapes: N training rows, S other rows, F features, C labels, G clusters, R rank of the embeddings, P pairs, K neighbours.
+Shapes: N training rows, S other rows, F features, C labels, G clusters, R rank, P pairs, K neighbours.
 Features and labels are sparse matrices of SciPy in CSR form.
 """
 
@@ -35,17 +35,16 @@ _TURNS = 20  # of ADMM
 
 @dataclass(frozen=True)
 class Sleec:
-    """How the embeddings are learnt and read. The neighbours are the larger of two numbers that the paper calls by one
-    name: pairs kept for each training row, and rows that vote on a new one."""
+    """How embeddings are learnt and read."""
 
     learners: int = 5
     clusters: int = 1
     rank: int = 100
-    neighbours: int = 100
-    steps: int = 10  # of singular value projection
-    ridge: float = 1.0  # lambda of (5)
-    sparsity: float = 0.0  # mu of (5)
-    voters: int = 20
+    neighbours: int = 100  # of a training row, whose inner products with it are kept
+    steps: int = 5  # of singular value projection
+    ridge: float = 1.0  # lambda, on the regressors
+    sparsity: float = 0.0  # mu, on the embeddings that they compute
+    voters: int = 20  # training rows whose labels a new row takes
     unit_labels: bool = True  # label vectors of length 1, so that rows with many labels are not near to all
 
     def __post_init__(self) -> None:
@@ -84,7 +83,7 @@ def fit(x_NF: Csr, y_NC: Csr, options: Sleec, seed: int) -> Iterator[Learner]:
 
 
 def learnt(x_NF: Csr, y_NC: Csr, options: Sleec, rng: np.random.Generator) -> Local:
-    """Embeddings of a cluster's rows and their regressors (Algorithm 1, steps 3 to 6)."""
+    """Embeddings of a cluster's rows and their regressors (the loop of Algorithm 1)."""
     target_NC = unit_rows(y_NC) if options.unit_labels else y_NC
     z_NR = embedded(target_NC, options, rng)
     weight_FR = regressed(x_NF, z_NR, options.ridge, options.sparsity)
@@ -150,7 +149,7 @@ def neighbour_pairs(y_NC: Csr, k: int) -> tuple[Ints, Ints]:
 
 
 def embedded(y_NC: Csr, options: Sleec, rng: np.random.Generator) -> Floats:
-    """Z of (4) by singular value projection: Z Z' is as Y Y' on the pairs of neighbours, of rank R or less.
+    """Z by singular value projection (Sub-routine 3): Z Z' is near Y Y' on the pairs of neighbours.
 
     Each step goes down the gradient on the pairs and projects to the matrices of that rank without negative
     eigenvalues. A step of length 1 never makes the error on the pairs larger.
@@ -201,7 +200,7 @@ def products(x_NF: Any, row_P: Ints, other_P: Ints) -> Floats:
 
 
 def regressed(x_NF: Csr, z_NR: Floats, ridge: float, sparsity: float) -> Floats:
-    """V of (5): the least |Z - X V|^2 + ridge |V|^2 + sparsity |X V|_1; with the last by ADMM."""
+    """The V of least |Z - X V|^2 + ridge |V|^2 + sparsity |X V|_1, with the last term by ADMM (Sub-routine 4)."""
     if not sparsity:
         return ridge_solver(x_NF, ridge)(z_NR)
     solve = ridge_solver(x_NF, ridge / (1 + _PENALTY))
@@ -243,7 +242,7 @@ def _top(score_SN: Floats, k: int) -> Ints:
     edge_S1 = -np.partition(-score_SN, k - 1, axis=1)[:, k - 1 : k]
     above_SN, tied_SN = score_SN > edge_S1, score_SN == edge_S1
     room_S1 = k - above_SN.sum(1, keepdims=True)
-    taken_SN = above_SN | (tied_SN & (tied_SN.cumsum(1) <= room_S1))
+    taken_SN = above_SN | (tied_SN & (np.cumsum(tied_SN, 1, np.int32) <= room_S1))
     return np.nonzero(taken_SN)[1].reshape(len(score_SN), k)
 
 
