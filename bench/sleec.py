@@ -1,8 +1,8 @@
 """SLEEC, the oracle of FedAwS's Table 3: python bench/sleec.py choose|measure|table FILE --data bibtex --path DATA.
 
 choose   settings by a fifth of the training rows, set apart; the test file is not read. One option after another: each
-         of its values with the best of the others so far, and the best by the mean of P@1, P@3 and P@5 is kept. How many
-         rows vote is chosen in each fit.
+         of its values with the best of the others so far, and the best by the mean of P@1, P@3 and P@5 is kept. How
+         many rows vote is chosen in each fit.
 measure  what was chosen, learnt from all training rows and tested on the test file; three seeds of the clusters.
 table    what is in the file beside the published figures.
 
