@@ -1,6 +1,7 @@
 """The wire as a drawing: every field that is declared travels on one arrow, to those who see it and to nobody else."""
 
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_words_stay_in_the_drawing_and_apart(name):
         assert all(0 < x < WIDTH for x in (arrow.x, *arrow.ends)) and arrow.y < drawn.height
     assert all(x >= 0 and x1 <= WIDTH and y1 <= drawn.height for x, _, x1, y1 in boxes)
     ordered = sorted(boxes, key=lambda box: box[1])
-    assert all(below[1] >= above[3] for above, below in zip(ordered, ordered[1:]))
+    assert all(below[1] >= above[3] for above, below in pairwise(ordered))
 
 
 def test_the_page_draws_it_and_says_it_in_words():
