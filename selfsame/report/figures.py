@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from selfsame.measure.curves import det, deviate
+from selfsame.report.labels import place_labels
 from selfsame.report.style import THEME, Look, clean, log_axis, looks, numbered_looks, panel, styled
 from selfsame.report.view import Picture, Point, RunView, series
 
@@ -137,7 +138,8 @@ def leakage(views: Sequence[RunView]) -> Figure | None:
             spots.append((100 * accuracy, ends[0], ends[1], look, view.title))
     if not spots:
         return None
-    figure, ax = panel(*LEAKAGE_SIZE)
+    inches = LEAKAGE_SIZE[0], LEAKAGE_SIZE[1] + 0.16 * max(0, len(spots) - 12)
+    figure, ax = panel(*inches)
     for y, hollow, filled, look, _ in spots:
         if hollow is not None and filled is not None and abs(filled - hollow) > 3:
             ax.annotate(
@@ -155,42 +157,37 @@ def leakage(views: Sequence[RunView]) -> Figure | None:
     room = max(10.0, 0.25 * (high - low)) / 2
     ax.set(xlim=(-4, 104), ylim=(max(-3.0, low - room), min(100.0, high + room)))
     ax.set(xlabel="Class vectors an attacker identifies or recovers (%)", ylabel="P@1 (%), training classes")
-    _label(ax, [(y, [x for x in (hollow, filled) if x is not None], title) for y, hollow, filled, _, title in spots])
+    named = [(y, [x for x in (hollow, filled) if x is not None], title) for y, hollow, filled, _, title in spots]
+    _label(ax, named, inches)
     return figure
 
 
-def _label(ax: Axes, spots: list[tuple[float, list[float], str]]) -> None:
-    """Write each name beside its markers, where it covers the least of what is already there."""
-    width, height = 0.86 * 72 * LEAKAGE_SIZE[0], 0.84 * 72 * LEAKAGE_SIZE[1]  # points inside the axes, nearly
+def _label(ax: Axes, spots: list[tuple[float, list[float], str]], inches: Point) -> None:
+    """Write each name beside its markers, or farther off at the end of a line."""
+    from matplotlib.collections import LineCollection
+
+    size = 72 * (inches[0] - 0.92), 72 * (inches[1] - 0.6)  # points inside the axes
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
 
     def place(x: float, y: float) -> Point:
-        return (x - x0) / (x1 - x0) * width, (y - y0) / (y1 - y0) * height
+        return (x - x0) / (x1 - x0) * size[0], (y - y0) / (y1 - y0) * size[1]
 
-    taken = [(px - 6, py - 6, px + 6, py + 6) for y, xs, _ in spots for px, py in (place(x, y) for x in xs)]
-    for y, xs, _ in spots:
-        (left, at), (right, _) = place(min(xs), y), place(max(xs), y)
-        taken.append((left, at - 1, right, at + 1))
-    for y, xs, title in spots:
-        name = title if len(title) <= 26 else title[:25] + "…"
-        long = 5.0 * len(name)
-        beside = [(9, -3), (-9 - long, -3), (-long / 2, 9), (-long / 2, -16)]
-        beside += [(side, up) for up in (9, -16, 20, -27, 31, -38) for side in (4, -long - 4)]
-        options = []
-        for x in reversed(xs):
-            px, py = place(x, y)
-            for rank, (dx, dy) in enumerate(beside):
-                box = (px + dx, py + dy, px + dx + long, py + dy + 9)
-                outside = max(0, -box[0]) + max(0, box[2] - width - 8) + max(0, -box[1]) + max(0, box[3] - height)
-                cost = rank + (10 if rank > 3 else 0) + sum(_overlap(box, other) for other in taken) + 40 * outside
-                options.append((cost, x, (dx, dy), box))
-        _, x, offset, box = min(options)
-        taken.append(box)
-        ax.annotate(clean(name), (x, y), offset, textcoords="offset points", fontsize=8.5, annotation_clip=False)
+    marks = [(_short(title, spots), [place(x, y) for x in xs]) for y, xs, title in spots]
+    arrows = [(min(p[0] for p in at), at[0][1] - 2, max(p[0] for p in at), at[0][1] + 2) for _, at in marks]
+    found = place_labels(marks, size, arrows)
+    lines = [[(x / size[0], y / size[1]) for x, y in label.leader] for label in found if label.leader]
+    ax.add_collection(LineCollection(lines, colors=THEME["muted"][0], lw=0.7, transform=ax.transAxes, clip_on=False))
+    for label in found:
+        at = label.box[0] / size[0], (label.box[1] + 2.5) / size[1]
+        ax.annotate(clean(label.name), at, xycoords="axes fraction", fontsize=8.5, annotation_clip=False)
 
 
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    return max(0.0, min(a[2], b[2]) - max(a[0], b[0])) * max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
+def _short(title: str, spots: list[tuple[float, list[float], str]]) -> str:
+    """A title of at most 26 characters; of those that begin alike, the end is kept."""
+    if len(title) <= 26:
+        return title
+    alike = sum(other[:25] == title[:25] for _, _, other in spots) > 1
+    return f"{title[:12]}…{title[-13:]}" if alike else title[:25] + "…"
 
 
 @styled

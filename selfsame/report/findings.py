@@ -52,6 +52,12 @@ def strongest_words(audit: Mapping[str, Any]) -> str:
     return f"The strongest attacker: {best['attacker']}, {best['did']} ({_seen_by(best)}), identifies {got}."
 
 
+def strongest_share(audit: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """(share of the owners that the strongest attacker identifies, a guess); of nobody where there is none."""
+    best = audit.get("strongest")
+    return (finite(best["identified"]), finite(best["chance"])) if isinstance(best, Mapping) else (None, None)
+
+
 def audit_remarks(audit: Mapping[str, Any]) -> list[str]:
     """What is to be said of the attacks that are possible in this run, one line each."""
     said: dict[str, list[str]] = {}

@@ -9,7 +9,8 @@ from typing import Any
 
 from selfsame.files import write
 from selfsame.report import figures
-from selfsame.report.findings import audit_sheet, strongest_words
+from selfsame.report.findings import audit_remarks, audit_sheet, strongest_share, strongest_words
+from selfsame.report.flows import aggregation_of, flow
 from selfsame.report.page import Panel, page, panels
 from selfsame.report.style import looks
 from selfsame.report.table import results_sheet
@@ -29,14 +30,14 @@ def write_report(views: Sequence[RunView], path: str | os.PathLike[str], title: 
 def training_page(views: Sequence[RunView], title: str) -> str:
     """The whole page."""
     sections = [
+        ("audit", "What the strongest attacker got", _audits(views)),
         ("results", "Results", _results(views)),
         ("warnings", "Warnings", _warnings(views)),
         ("leakage", "Accuracy against leakage", _leakage(views)),
-        ("audit", "What the strongest attacker got", _audits(views)),
         ("training", "Training", _training(views)),
         ("roc", "Telling people apart", _roc(views)),
         ("space", "The embedding space", _space(views)),
-        ("wire", "Who sees what", [(view, look) for view, look in zip(views, looks(views)) if view.wire]),
+        ("wire", "Who sees what", _wires(views)),
         ("recipes", "Recipes", [view for view in views if view.recipe]),
         ("facts", "Facts", _facts(views)),
     ]
@@ -65,6 +66,7 @@ def headline(views: Sequence[RunView]) -> dict[str, Any]:
         "silent": silent,
         "open": [view for view in worst if not _understated(view)],
         "hidden": [view for view in worst if _understated(view)],
+        "unaudited": [view for view in views if not view.audit],
     }
 
 
@@ -119,9 +121,13 @@ def _leakage(views: Sequence[RunView]) -> dict[str, Any]:
     }
 
 
-def _audits(views: Sequence[RunView]) -> list[tuple[str, Any]]:
-    """(the strongest attacker in words, the table), of every run that was audited."""
-    return [(strongest_words(view.audit), audit_sheet(view.audit)) for view in views if view.audit]
+def _audits(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """The strongest attacker and the table of every run that was audited."""
+    return [
+        {"view": view, "look": look, "got": strongest_share(view.audit), "words": strongest_words(view.audit),
+         "sheet": audit_sheet(view.audit), "remarks": audit_remarks(view.audit)}
+        for view, look in zip(views, looks(views)) if view.audit
+    ]  # fmt: skip
 
 
 def _training(views: Sequence[RunView]) -> dict[str, Any]:
@@ -150,6 +156,15 @@ def _legend(views: Sequence[RunView]) -> list[tuple[str, Any]]:
 def _space(views: Sequence[RunView]) -> list[Panel]:
     pictures = [(number, view.picture, view.title) for number, view in enumerate(views) if view.picture is not None]
     return panels(*((figures.space(picture), f"f-space-{number}", title) for number, picture, title in pictures))
+
+
+def _wires(views: Sequence[RunView]) -> list[dict[str, Any]]:
+    """The wire of every run, drawn and as a table."""
+    return [
+        {"view": view, "look": look, "flow": flow(view), "aggregation": aggregation_of(view) if view.recipe else ""}
+        for view, look in zip(views, looks(views))
+        if view.wire
+    ]
 
 
 def _facts(views: Sequence[RunView]) -> list[tuple[str, list[str]]]:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from selfsame.report.flows import WIDTH
 from selfsame.report.style import THEME, clean, svg
 from selfsame.report.words import finding_words, left_words, percent, sight_class, sight_words
 
@@ -54,7 +55,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    found.globals |= {"theme": THEME}
+    found.globals |= {"theme": THEME, "width": WIDTH}
     said = (percent, sight_words, sight_class, left_words, finding_words)
     found.filters |= {function.__name__: function for function in said}
     return found

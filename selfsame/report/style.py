@@ -103,7 +103,9 @@ def looks(views: Sequence[RunView]) -> list[Look]:
         name = view.method.lower()
         if name not in slots:
             slots[name] = SLOT[name] if name in SLOT else free.pop(0) if free else len(slots) % SERIES
-        turn = runs[name] = runs.get(name, -1) + 1
+            alike = list(slots.values()).count(slots[name]) - 1
+            runs[name] = alike * (len(DASHES) + 1) - 1  # methods that share a colour have other dashes and marks
+        turn = runs[name] = runs[name] + 1
         found.append(
             Look(slots[name], DASHES[turn % len(DASHES)], MARKERS[(slots[name] + turn // len(DASHES)) % SERIES])
         )
@@ -163,7 +165,7 @@ def log_axis(ax: Axes, which: Literal["x", "y"], ticks: Sequence[float] = ()) ->
 def _tick(value: float) -> str:
     """A short number as it is, a long power of ten as one."""
     exponent = round(math.log10(value))
-    if -4 <= exponent < 6 or value != 10.0**exponent:
+    if -4 <= exponent < 6 or not math.isclose(value, 10.0**exponent):
         return f"{value:g}"
     return "10" + str(exponent).translate(_RAISED)
 
