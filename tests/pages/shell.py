@@ -160,4 +160,4 @@ def _near(shown: str, real: str, percent: bool) -> bool:
     if not percent and "." not in shown + real:
         return a == b
     places = max(len(text.partition(".")[2]) for text in (shown, real))
-    return abs(a - b) <= (0.1 if places > 2 else 2 + 0.25 * max(abs(a), abs(b)))
+    return abs(a - b) <= (0.2 if places > 2 else 2 + 0.25 * max(abs(a), abs(b)))
