@@ -23,6 +23,7 @@ from selfsame.nets import NETS
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 WRITTEN = sorted(DOCS.rglob("*.md"))
+TO_COME = {"tutorial.md", "glossary.md", "results/frontier.md"}  # tools/site.py leaves them out until they are there
 LINK = re.compile(r"\]\(([^)\s]*)\)")
 
 
@@ -100,12 +101,28 @@ def test_no_link_leaves_the_manual():
                 assert path.is_relative_to(DOCS), f"{page.relative_to(ROOT)}: {target}"
 
 
+def test_pages_that_the_sources_name_are_there():
+    """Comments, messages and recipes name pages by their paths."""
+    named = re.compile(r"\bdocs/[\w/-]+\.(?:md|svg|png)")
+    files = [
+        path for folder in ("selfsame", "recipes", "bench", "deploy", "tests") for path in (ROOT / folder).rglob("*")
+    ]
+    texts = [*(path for path in files if path.suffix in (".py", ".toml", ".template", ".sh")), ROOT / "CHANGELOG.md"]
+    lost = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in texts
+        for name in named.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / name).is_file() and ROOT / name not in generated() and name.removeprefix("docs/") not in TO_COME
+    ]
+    assert lost == []
+
+
 def test_every_page_is_in_the_navigation():
     named = re.findall(r"- (?:[\w ]+: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     there = {str(page.relative_to(DOCS)) for page in (*WRITTEN, *generated())}
     assert len(named) == len(set(named))
     assert there <= set(named)
-    assert set(named) - there <= {"tutorial.md", "glossary.md"}
+    assert set(named) - there <= TO_COME
 
 
 def test_lists_and_tables_begin_after_an_empty_line():
