@@ -201,6 +201,12 @@ def _protocol_sections(result: Plain) -> Iterator[tuple[str, str, Any]]:
     yield "curves", "Telling people apart", {"legend": legend, "panels": curves}
     scores = ((figures.protocol_scores(one), f"f-scores-{n}", one["name"]) for n, one in enumerate(protocols))
     yield "scores", "Scores", panels(*scores)
-    each = panels((figures.protocol_users(lines), "f-users", "Every user's TPR, from the worst to the best."))
+    each = panels(
+        (
+            figures.protocol_users(lines),
+            "f-users",
+            "How often each user is refused, the worst first. Red: the worst tenth; the thick line is its mean.",
+        )
+    )
     users = {"sheet": user_sheet(result), "worst": [_worst_sheet(one) for one in protocols]}
     yield "users", "Users", {**users, "looks": looks, "legend": legend, "panels": each}

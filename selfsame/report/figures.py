@@ -11,6 +11,7 @@ import numpy as np
 from selfsame.measure.curves import det, deviate
 from selfsame.report.labels import place_labels
 from selfsame.report.style import THEME, Look, clean, log_axis, looks, numbered_looks, panel, styled
+from selfsame.report.tsne import tsne
 from selfsame.report.view import Picture, Point, RunView, series
 
 if TYPE_CHECKING:
@@ -23,26 +24,31 @@ Line = tuple[np.ndarray, np.ndarray, Look]
 CLASS_COLOURS = (
     "#6b9bd1", "#d9a05b", "#9b87c9", "#7fb08c", "#c98aa4", "#b3a45a", "#68b0b8", "#a88672", "#8d98d8", "#94b55e",
 )  # fmt: skip
-UNSEEN = "#8e97a3"
+SIDE = 340  # of the picture of the embedding space, in units of its drawing
+_FEWEST = 12  # points that t-SNE is worth
 LEAKAGE_SIZE = (4.6, 3.7)  # inches
 _RATES = (0.001, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # marked on the axes of a DET curve
 _LEAST = 1e-4  # false accept rate at the left end of a logarithmic axis
 
 
 @styled
-def curves(views: Sequence[RunView], key: str, label: str, scale: float = 1.0) -> Figure | None:
-    """One recorded quantity over rounds, every run."""
+def curves(
+    views: Sequence[RunView], key: str, label: str, scale: float = 1.0, validation: str | None = None
+) -> Figure | None:
+    """One recorded quantity over rounds, every run; thin and hollow the same of validation samples, where there are."""
     from matplotlib.ticker import MaxNLocator
 
-    lines = [(*series(view.history, key), look) for view, look in zip(views, looks(views))]
+    keys = [(key, False), *([(validation, True)] if validation else [])]
+    lines = [(*series(view.history, k), look, thin) for k, thin in keys for view, look in zip(views, looks(views))]
     lines = [line for line in lines if line[0]]
     if not lines:
         return None
     figure, ax = panel(4.7, 3.0)
-    for rounds, values, look in lines:
+    for rounds, values, look, thin in lines:
         dot = look.marker if len(rounds) <= 12 else None
-        ax.plot(rounds, scale * np.array(values), marker=dot, ms=3.5, lw=1.7, clip_on=False, **look.line)
-    every = [value for _, values, _ in lines for value in values]
+        kind: dict[str, Any] = {"lw": 0.9, "mfc": "none", "ms": 5.0} if thin else {"lw": 1.7, "ms": 3.5}
+        ax.plot(rounds, scale * np.array(values), marker=dot, clip_on=False, **kind, **look.line)
+    every = [value for _, values, _, _ in lines for value in values]
     if min(every) > 0 and max(every) > 100 * min(every):
         log_axis(ax, "y")
     if scale == 100:  # a rate
@@ -190,31 +196,45 @@ def _short(title: str, spots: list[tuple[float, list[float], str]]) -> str:
     return f"{title[:12]}…{title[-13:]}" if alike else title[:25] + "…"
 
 
-@styled
-def space(picture: Picture) -> Figure | None:
-    """The embedding space: samples by class, unseen ones hollow; prototypes red circles, proxies green squares."""
-    emb = np.asarray(picture.emb, float).reshape(-1, 2)
-    truth = np.asarray(picture.truth, float).reshape(-1, 2)
-    if not len(emb) and not len(truth):
+def space(picture: Picture) -> dict[str, Any] | None:
+    """The embedding space, for its template: samples by person, unseen ones hollow; prototypes and proxies."""
+    parts = [picture.emb, picture.truth, picture.proxy or []]
+    everything = np.array([point for part in parts for point in part], float).reshape(-1, 2)
+    if not len(everything):
         return None
-    figure, ax = panel(3.7, 3.5)
-    label, unseen = np.asarray(picture.label, int), np.asarray(picture.unseen, bool)
-    tint = np.array(CLASS_COLOURS)[np.unique(label, return_inverse=True)[1] % len(CLASS_COLOURS)]
-    seen = emb[~unseen]
-    ax.scatter(seen[:, 0], seen[:, 1], s=9, c=tint[~unseen], lw=0, alpha=0.75, rasterized=True, zorder=2)
-    rest = emb[unseen]
-    ax.scatter(rest[:, 0], rest[:, 1], s=9, facecolors="none", edgecolors=UNSEEN, lw=0.7, rasterized=True, zorder=1.9)
-    edge: dict[str, Any] = {"mec": THEME["page"][0], "mew": 0.8, "ls": "none", "zorder": 4}
-    if picture.proxy is not None:  # squares larger than circles: a proxy that is the truth still shows its rim
-        proxy = np.asarray(picture.proxy, float).reshape(-1, 2)
-        for a, b in zip(truth, proxy):
-            ax.plot([a[0], b[0]], [a[1], b[1]], color=THEME["muted"][0], lw=0.9, dashes=(3, 2), zorder=3)
-        ax.plot(proxy[:, 0], proxy[:, 1], "s", color=THEME["proxy"][0], ms=8, **edge)
-    ax.plot(truth[:, 0], truth[:, 1], "o", color=THEME["truth"][0], ms=5.5, **edge)
-    ax.grid(False)
-    axis = "Principal component {} (no unit)"
-    ax.set(xticks=[], yticks=[], xlabel=axis.format(1), ylabel=axis.format(2))
-    return figure
+    low, wide = everything.min(0), max(float(np.ptp(everything, axis=0).max()), 1e-12)
+    middle = (1 - np.ptp(everything, axis=0) / wide) / 2
+
+    def placed(points: Sequence[Point]) -> list[Point]:
+        flat = (np.array(points, float).reshape(-1, 2) - low) / wide + middle
+        return [(12 + (SIDE - 24) * x, 18 + 12 + (SIDE - 24) * (1 - y)) for x, y in flat.tolist()]
+
+    emb, truth, proxy = map(placed, parts)
+    groups = _people(picture, emb)
+    for kind, said, points in (("proxy", "shared proxy", proxy), ("truth", "true prototype", truth)):
+        for number, point in enumerate(points):
+            whose = f" of {picture.owner[number]}" if number < len(picture.owner) else ""
+            groups.append({"kind": kind, "who": said + whose, "points": [point], "size": 3.4, "colour": ""})
+    pairs = [(_spot(a), _spot(b)) for a, b in zip(truth, proxy) if picture.proxy is not None]
+    words = "Samples of the test by the network, in two dimensions"
+    return {"side": SIDE, "groups": groups, "pairs": pairs, "words": words}
+
+
+def _people(picture: Picture, emb: Sequence[Point]) -> list[dict[str, Any]]:
+    """One group per person: those unseen in training first, under the others."""
+    order = {label: number for number, label in enumerate(sorted(set(picture.label)))}
+    groups: dict[tuple[bool, int], dict[str, Any]] = {}
+    for number, (label, new, point) in enumerate(zip(picture.label, picture.unseen, emb)):
+        name = picture.who[number] if number < len(picture.who) else f"class {label}"
+        colour = "" if new else CLASS_COLOURS[order[label] % len(CLASS_COLOURS)]
+        who = f"{name} ({'never seen' if new else 'seen'} in training)"
+        fresh = {"kind": "unseen" if new else "seen", "who": who, "points": [], "size": 2.6, "colour": colour}
+        groups.setdefault((not new, label), fresh)["points"].append(point)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _spot(point: Point) -> str:
+    return f"{point[0]:.1f} {point[1]:.1f}"
 
 
 @styled
@@ -253,36 +273,66 @@ def protocol_scores(protocol: Plain) -> Figure:
 
 
 @styled
-def protocol_users(protocols: Sequence[tuple[Plain, Look]]) -> Figure:
-    """The TPR of every listed user in ascending order, on a common axis from the worst to the best."""
+def refused(lines: Sequence[tuple[Sequence[float], int, Look]]) -> Figure | None:
+    """How often each person is refused, worst first, the worst tenth marked; a line: (shares, people in all, look)."""
+    lines = [line for line in lines if len(line[0])]
+    if not lines:
+        return None
     figure, ax = panel(6.0, 3.0)
+    ax.axvspan(0, 10, color=THEME["truth"][0], alpha=0.12, lw=0)
     ax.axhline(50, color=THEME["muted"][0], lw=0.8, dashes=(2, 2))
-    for protocol, look in protocols:
-        tpr = 100 * np.array([user["tpr"] for user in protocol["users"]["each"]])
-        share = 100 * (np.arange(len(tpr)) + 0.5) / max(1, protocol["users"]["number"])
-        dot = look.marker if len(tpr) <= 30 else None
-        ax.plot(share, tpr, marker=dot, ms=3.5, lw=1.5, **look.line)
-    ax.set(xlim=(0, 100), ylim=(-2, 102), xlabel="Users, worst first (%)", ylabel="TPR (%)")
+    for shares, number, look in lines:
+        place = 100 * (np.arange(len(shares)) + 0.5) / max(1, number)
+        dot = look.marker if len(shares) <= 30 else None
+        ax.plot(place, 100 * np.asarray(shares, float), marker=dot, ms=3.5, lw=1.5, clip_on=False, **look.line)
+        worst = float(np.mean(shares[: max(1, -(-number // 10))]))
+        ax.plot([0, 10], [100 * worst] * 2, lw=3.2, alpha=0.55, color=look.colour, solid_capstyle="butt")
+    ax.set(xlim=(0, 100), ylim=(-2, 102), xlabel="People, the worst first (%)", ylabel="Refused (%)")
     return figure
 
 
-def project(
-    emb: np.ndarray, truth: np.ndarray, proxy: np.ndarray | None, label: np.ndarray, unseen: np.ndarray
-) -> Picture:
-    """Samples (S, D), prototypes (R, D) and proxies (R, D) by the principal components of the samples.
+def protocol_users(protocols: Sequence[tuple[Plain, Look]]) -> Figure | None:
+    """The same of every listed user of evaluated protocols."""
+    return refused(
+        [
+            ([1 - user["tpr"] for user in protocol["users"]["each"]], protocol["users"]["number"], look)
+            for protocol, look in protocols
+        ]
+    )
 
-    Rows that are not finite are left out.
+
+def project(
+    emb: np.ndarray,
+    truth: np.ndarray,
+    proxy: np.ndarray | None,
+    label: np.ndarray,
+    unseen: np.ndarray,
+    who: Sequence[str] = (),
+    owner: Sequence[str] = (),
+    how: str = "pca",
+) -> Picture:
+    """Samples (S, D), prototypes (R, D) and proxies (R, D) by the principal components of the samples, or by t-SNE.
+
+    Rows that are not finite are left out. `who` names the person of each sample, `owner` of each prototype.
     """
     kept = np.isfinite(emb).all(1)
     whole = np.isfinite(truth).all(1) & (True if proxy is None else np.isfinite(proxy).all(1))
     parts = [emb[kept], truth[whole], *([] if proxy is None else [proxy[whole]])]
     flat = _pca(parts)
+    if how == "tsne" and sum(map(len, parts)) >= _FEWEST and np.ptp(np.concatenate(parts), axis=0).any():
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        flat = np.split(tsne(np.concatenate(parts), np.concatenate(flat)), ends)
+    else:
+        how = "pca"
     return Picture(
         emb=_rounded(flat[0]),
         label=label[kept].tolist(),
         unseen=unseen[kept].tolist(),
         truth=_rounded(flat[1]),
         proxy=None if proxy is None else _rounded(flat[2]),
+        who=[who[number] for number in np.flatnonzero(kept).tolist()] if len(who) else [],
+        owner=[owner[number] for number in np.flatnonzero(whole).tolist()] if len(owner) else [],
+        how=how,
     )
 
 

@@ -11,13 +11,14 @@ from selfsame.files import write
 from selfsame.report import figures
 from selfsame.report.findings import audit_remarks, audit_sheet, strongest_share, strongest_words
 from selfsame.report.flows import aggregation_of, flow
-from selfsame.report.page import Panel, page, panels
+from selfsame.report.page import page, panels
 from selfsame.report.style import looks
-from selfsame.report.table import results_sheet
-from selfsame.report.view import RunView
+from selfsame.report.table import Sheet, results_sheet
+from selfsame.report.view import RunView, series
 from selfsame.report.words import REMEDIES, finding_words, number_words, percent
 
 LEVEL = 0.005  # two rates closer than half a point are called level: one run cannot tell them apart
+_NAMED = 10  # people of the worst tenth
 GAP = 0.2  # between the adaptive attacker's share and measure (17), above which the latter misleads
 
 
@@ -36,6 +37,7 @@ def training_page(views: Sequence[RunView], title: str) -> str:
         ("leakage", "Accuracy against leakage", _leakage(views)),
         ("training", "Training", _training(views)),
         ("roc", "Telling people apart", _roc(views)),
+        ("people", "Who is refused", _people(views)),
         ("space", "The embedding space", _space(views)),
         ("wire", "Who sees what", _wires(views)),
         ("recipes", "Recipes", [view for view in views if view.recipe]),
@@ -132,11 +134,41 @@ def _audits(views: Sequence[RunView]) -> list[dict[str, Any]]:
 
 def _training(views: Sequence[RunView]) -> dict[str, Any]:
     own = "Loss over rounds. Each method has a loss of its own: compare shapes, not heights."
+    checked = any(series(view.history, "valid_eer")[0] for view in views)
+    thin = " Thin: validation samples." if checked else ""
+    right, equal = f"P@1 over rounds.{thin}", f"Equal error rate of the people in training, over rounds.{thin}"
     drawn = panels(
-        (figures.curves(views, "p@1", "P@1 (%)", scale=100), "f-accuracy", "P@1 over rounds."),
+        (figures.curves(views, "p@1", "P@1 (%)", 100, "valid_p@1"), "f-accuracy", right),
+        (figures.curves(views, "eer_seen", "EER (%)", 100, "valid_eer"), "f-eer", equal),
         (figures.curves(views, "loss", "Loss (no unit)"), "f-loss", own),
     )
     return {"panels": drawn, "legend": _legend(views), "missing": "No round was recorded."}
+
+
+def _people(views: Sequence[RunView]) -> dict[str, Any] | None:
+    """How often each person is refused, in figures, and the worst tenth by name."""
+    known = [(view, look) for view, look in zip(views, looks(views)) if view.people]
+    if not known:
+        return None
+    drawn, rows, worst = [], [], []
+    for unseen, name in ((False, "seen"), (True, "unseen")):
+        lines = []
+        for view, look in known:
+            people = [(who, share) for who, new, share in view.people if new == unseen]
+            if people:
+                shares = [share for _, share in people]
+                tenth = people[: -(-len(people) // 10)]
+                mean, bad = sum(shares) / len(shares), sum(share for _, share in tenth) / len(tenth)
+                locked = sum(share > 0.5 for share in shares)
+                rows.append([view.title, f"{name} in training", f"{len(people):,}", percent(mean), percent(bad),
+                             f"{locked:,}"])  # fmt: skip
+                said = ", ".join(f"{who} ({percent(share, 0)} %)" for who, share in tenth[:_NAMED])
+                worst.append((f"{view.title}, {name}", [said + (" …" if len(tenth) > _NAMED else "")]))
+                lines.append((shares, len(shares), look))
+        caption = f"People {name} in training. Red: the worst tenth; the thick line is its mean."
+        drawn.append((figures.refused(lines), f"f-people-{name}", caption))
+    sheet = Sheet(("Run", "People", "Number", "Refused %", "Worst tenth %", "Mostly refused"), rows, words=(0, 1))
+    return {"sheet": sheet, "panels": panels(*drawn), "legend": _legend(views), "worst": worst}
 
 
 def _roc(views: Sequence[RunView]) -> dict[str, Any]:
@@ -153,9 +185,10 @@ def _legend(views: Sequence[RunView]) -> list[tuple[str, Any]]:
     return [(view.title, look) for view, look in zip(views, looks(views))]
 
 
-def _space(views: Sequence[RunView]) -> list[Panel]:
-    pictures = [(number, view.picture, view.title) for number, view in enumerate(views) if view.picture is not None]
-    return panels(*((figures.space(picture), f"f-space-{number}", title) for number, picture, title in pictures))
+def _space(views: Sequence[RunView]) -> list[tuple[str, str, Any]]:
+    """(title, how it was made, the drawing) of every run that has one."""
+    known = [(view.title, view.picture) for view in views if view.picture is not None]
+    return [(title, picture.how, drawn) for title, picture in known if (drawn := figures.space(picture)) is not None]
 
 
 def _wires(views: Sequence[RunView]) -> list[dict[str, Any]]:

@@ -24,6 +24,9 @@ class Picture:
     unseen: list[bool]
     truth: list[Point]
     proxy: list[Point] | None = None
+    who: list[str] = field(default_factory=list)  # the person of each sample; empty in runs of earlier versions
+    owner: list[str] = field(default_factory=list)  # the person of each prototype
+    how: str = "pca"  # or "tsne"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class RunView:
     warnings: list[dict[str, Any]] = field(default_factory=list)
     recipe: str = ""
     facts: dict[str, str] = field(default_factory=dict)
+    people: list[tuple[str, bool, float]] = field(default_factory=list)  # (name, unseen, share refused), worst first
     audit: dict[str, Any] = field(default_factory=dict)  # what `selfsame audit` found; empty: it was not asked
 
     def __post_init__(self) -> None:
@@ -104,7 +108,17 @@ class RunView:
         if (found := rest.get("picture")) is not None:
             emb, truth, proxy = (_points(found[key] or ()) for key in ("emb", "truth", "proxy"))
             none = found["proxy"] is None
-            rest["picture"] = Picture(emb, found["label"], found["unseen"], truth, None if none else proxy)
+            names = {"who": list(found.get("who", ())), "owner": list(found.get("owner", ()))}
+            rest["picture"] = Picture(
+                emb,
+                found["label"],
+                found["unseen"],
+                truth,
+                None if none else proxy,
+                **names,
+                how=found.get("how", "pca"),
+            )
+        rest["people"] = [(str(name), bool(new), share) for name, new, share in rest.get("people", ())]
         return cls(**rest)
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from selfsame.config.recipe import to_toml
+from selfsame.data.federation import Federation, Samples, Trials
+from selfsame.data.sets.xc import MultiLabelled
 from selfsame.engine.groups import groups_of
 from selfsame.engine.joint import privacy_spent
 from selfsame.engine.sums import noise_spent
 from selfsame.errors import SelfsameError
 from selfsame.files import parse_json, read_json, read_text, write_json
+from selfsame.measure.curves import roc
 from selfsame.measure.looks import pair_curve
+from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable
+from selfsame.measure.users import per_user
 from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
 from selfsame.report.figures import project
@@ -30,8 +36,9 @@ from selfsame.report.words import (
 )
 from selfsame.runs.run import Run
 
-_PICTURED = 600  # samples in the picture of the embedding space
-_PICTURED_CLASSES = 100
+_PICTURED = 210  # samples of people in training in the picture of the embedding space, and a third as many of others
+_PICTURED_CLASSES = 50
+_REFUSED = 2_000  # samples of people in training, and as many of others, by which people are told who is refused
 
 
 def wire_rows(wire: Wire, summed: bool = False) -> list[tuple[str, str, str, str]]:
@@ -78,6 +85,7 @@ def view(run: Run) -> RunView:
         seconds=run.seconds,
         roc=run.curves,
         picture=_picture(run) if run.history and not run.diverged else None,
+        people=_people(run) if run.history and not run.diverged else [],
         warnings=list(run.warnings),
         recipe=to_toml(run.recipe),
         facts=facts,
@@ -123,10 +131,45 @@ def _picture(run: Run) -> Picture | None:
     def plain(t: torch.Tensor) -> np.ndarray:
         return problem.method.place(t.detach()).double().cpu().numpy()
 
+    names = partial(_name, problem.federation, offset)
+    whose = range(len(truth)) if problem.method.row == "class" else problem.world.class_of_N[: len(truth)].tolist()
     return project(
         plain(torch.cat(parts)), plain(truth), None if exposed is None else plain(exposed[: len(truth)]),
-        np.array(labels), np.array(fresh),
+        np.array(labels), np.array(fresh), [names(label) for label in labels], [names(one) for one in whose], "tsne",
     )  # fmt: skip
+
+
+def _name(federation: Federation, classes: int, label: int) -> str:
+    """A person in words; labels of unseen people begin after the classes."""
+    number = label - classes if label >= classes else label
+    names = federation.class_names
+    return names[number] if 0 <= number < len(names) else f"person {number}"
+
+
+def _people(run: Run) -> list[tuple[str, bool, float]]:
+    """(name, whether unseen, share of own samples refused at equal errors): seen people, then unseen, worst first."""
+    problem, federation = run.problem, run.problem.federation
+    if federation.empty or isinstance(federation.test, MultiLabelled):
+        return []
+    few = replace(federation, test=_some(federation.test), unseen=_some(federation.unseen), trials=Trials.none())
+    alone = run.state.alone_NP is not None
+    bench = Bench(problem.method, few, run.world, run.truth().detach(), run.embed, alone, 0, 2)
+    found: list[tuple[str, bool, float]] = []
+    for protocol, new in (("test samples", False), ("unseen, enrolled", True)):
+        try:
+            scored = PROTOCOLS[protocol](bench).scored
+        except Inapplicable:
+            continue
+        if len(scored.genuine) and len(scored.impostor):
+            users = per_user(scored, roc(scored.genuine, scored.impostor).eer_threshold, False, bench.name_of)
+            found += sorted(((one["name"], new, 1 - one["tpr"]) for one in users), key=lambda one: -one[2])
+    return found
+
+
+def _some(samples: Samples) -> Samples:
+    """An even selection."""
+    step = max(1, -(-len(samples.y) // _REFUSED))
+    return Samples(samples.x[::step], samples.y[::step])
 
 
 def keep_view(run_view: RunView, folder: Path) -> None:

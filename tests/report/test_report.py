@@ -143,7 +143,7 @@ def test_views_of_earlier_versions_keep_their_meaning():
     view = RunView.from_dict(EARLIER)
     assert view.left == [("network update", "enclave"), ("proxy", "public")]
     assert [row[2] for row in view.wire] == ["device", "enclave"]
-    assert view.picture == Picture([(0, 1)], [0], [False], [(1, 1)])
+    assert view.picture == Picture([(0, 1)], [0], [False], [(1, 1)], how="tsne")
     assert [warning["kind"] for warning in view.warnings] == ["collapsed", "diverged", "said"]
     assert [finding_words(warning) for warning in view.warnings] == EARLIER["warnings"]
     assert view.collapsed and view.diverged and not view.shares_class_vector
@@ -294,12 +294,72 @@ def test_the_report_says_what_others_could_name():
     assert "by what others see" not in words(training_page([a_view()], "T"))
 
 
-def test_space_pairs_prototypes_with_proxies():
-    picture = Picture([(0, 0)], [0], [False], [(1, 1), (2, 2)], [(3, 1), (4, 2)])
-    lines = figures.space(picture).axes[0].lines
-    pairs = [(tuple(line.get_xdata()), tuple(line.get_ydata())) for line in lines if line.get_marker() == "None"]
-    assert pairs == [((1, 3), (1, 1)), ((2, 4), (2, 2))]
-    assert {line.get_marker() for line in lines} == {"None", "o", "s"}
+def test_space_pairs_prototypes_with_proxies_and_names_everybody():
+    emb, who = [(0, 0), (1, 1), (0, 1)], ["ann", "bob", "ann"]
+    picture = Picture(emb, [0, 9, 0], [False, True, False], [(1, 1), (2, 2)], [(3, 1), (4, 2)], who, ["ann", "cay"])
+    drawn = figures.space(picture)
+    assert [(group["kind"], group["who"], len(group["points"])) for group in drawn["groups"]] == [
+        ("unseen", "bob (never seen in training)", 1),
+        ("seen", "ann (seen in training)", 2),
+        ("proxy", "shared proxy of ann", 1),
+        ("proxy", "shared proxy of cay", 1),
+        ("truth", "true prototype of ann", 1),
+        ("truth", "true prototype of cay", 1),
+    ]
+    places = [point for group in drawn["groups"] for point in group["points"]]
+    assert all(0 < x < drawn["side"] and 18 < y < drawn["side"] + 18 for x, y in places)
+    assert len(drawn["pairs"]) == 2
+    source = training_page([a_view(picture=picture)], "T")
+    assert "<title>bob (never seen in training)</title>" in source and "<title>true prototype of cay</title>" in source
+
+
+def test_tsne_keeps_neighbours_together_and_is_the_same_every_time():
+    rng = np.random.default_rng(0)
+    label = np.arange(60) % 3
+    emb = 8 * np.eye(10)[label] + rng.normal(size=(60, 10))
+    one, two = (project(emb, emb[:3], None, label, label > 1, how="tsne") for _ in range(2))
+    assert one == two and one.how == "tsne"
+    flat = np.array(one.emb)
+    gap = np.linalg.norm(flat[:, None] - flat[None], axis=2) + 1e9 * np.eye(60)
+    assert (label[gap.argmin(1)] == label).all()
+    assert project(emb[:3], emb[:3], None, label[:3], label[:3] > 1, how="tsne").how == "pca"
+
+
+def test_the_gradient_of_tsne_is_that_of_the_divergence():
+    from selfsame.report.tsne import _gradient, _squared, _together
+
+    rng = np.random.default_rng(0)
+    near, y = _together(_squared(rng.normal(size=(9, 4)))), rng.normal(size=(9, 2))
+
+    def divergence(y):
+        heavy = np.array([[1 / (1 + ((a - b) ** 2).sum()) if a is not b else 0.0 for b in y] for a in y])
+        q = heavy / heavy.sum()
+        return sum(near[i, j] * math.log(near[i, j] / q[i, j]) for i in range(9) for j in range(9) if i != j)
+
+    assert near.sum() == pytest.approx(1) and (near == near.T).all()
+    step = 1e-5 * np.eye(18).reshape(18, 9, 2)
+    slopes = [(divergence(list(y + s)) - divergence(list(y - s))) / 2e-5 for s in step]
+    np.testing.assert_allclose(_gradient(near, y).ravel(), slopes, atol=1e-6)
+
+
+def test_validation_is_drawn_beside():
+    history = [{"round": r, "p@1": 0.5, "eer_seen": 0.2, "valid_eer": 0.3, "valid_p@1": 0.4} for r in range(3)]
+    lines = figures.curves([a_view(history=history)], "eer_seen", "EER (%)", 100, "valid_eer").axes[0].lines
+    assert [line.get_ydata()[0] for line in lines] == [20.0, 30.0]
+    assert "Thin: validation samples." in words(training_page([a_view(history=history)], "T"))
+    assert "validation" not in words(training_page([a_view()], "T"))
+
+
+def test_the_worst_tenth_is_marked_and_named():
+    people = [(f"p{n}", False, (20 - n) / 20) for n in range(20)] + [("<new>", True, 0.25)]
+    figure = figures.refused([([share for _, new, share in people if not new], 20, looks([a_view()])[0])])
+    ends = [line for line in figure.axes[0].lines if tuple(line.get_xdata()) == (0, 10)]
+    assert [line.get_ydata()[0] for line in ends] == [97.5]
+    view = a_view(people=people)
+    assert RunView.from_dict(json.loads(json.dumps(view.to_dict()))) == view
+    said = words(training_page([view], "T"))
+    assert "p0 (100 %), p1 (95 %)" in said and "p2 (90 %)" not in said and "<new> (25 %)" in said
+    assert "seen in training 20 52.5 97.5 10" in said
 
 
 def test_low_false_accept_panel_is_logarithmic_and_ends_are_kept():
