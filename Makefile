@@ -15,7 +15,7 @@ test: $(VENV)/.test ## lint, types and the whole test suite
 	$(RUN) -m pytest -n 2
 
 docs: $(VENV)/.docs ## the manual in build/site; a broken link, a missing anchor or an orphan is an error
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 	@echo "$(RUN) -m http.server --bind 127.0.0.1 --directory build/site  # then open http://localhost:8000/"
 
 fuzz: $(VENV)/.test ## the property tests again and again, each time on new cases

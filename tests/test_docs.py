@@ -125,6 +125,16 @@ def test_every_page_is_in_the_navigation():
     assert set(named) - there <= TO_COME
 
 
+def test_the_build_is_strict():
+    """With --quiet mkdocs does not count the warnings that --strict would stop at."""
+    (line,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if "mkdocs build" in line)
+    assert "--strict" in line and "--quiet" not in line and " -q" not in line
+    settings = (ROOT / "mkdocs.yml").read_text()
+    for name in ("omitted_files", "not_found", "absolute_links", "anchors", "unrecognized_links"):
+        assert f"{name}: warn" in settings
+    assert "make docs" in (ROOT / ".ci" / "run").read_text()
+
+
 def test_lists_and_tables_begin_after_an_empty_line():
     """Python-Markdown takes them for text otherwise; a forge would not."""
     out = []
