@@ -44,7 +44,6 @@ from selfsame.methods.update_attack import Seen, by_angle, by_distance
 from selfsame.methods.wire import CLASSES, REACH, Bound, Sight, Wire, within
 from selfsame.streams import Stream
 
-
 _LATEST = "the mean embedding of the owner's latest batch"  # of the default, centre_rate = 1
 _FIRST = "the mean embedding of the owner's first batch, which stays"
 _DRAWN = "a mean of the owner's batch embeddings, drawn to the latest by centre_rate"
