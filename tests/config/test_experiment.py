@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -284,3 +285,22 @@ def test_every_experiment_of_the_papers_has_a_recipe_with_ours_beside_it():
             tuned = name in ("cifar100", "table1-cifar100")  # ours is a file of its own; all settings are ours
             assert any("ours" in title for title in titles) != tuned, name
     assert "cifar100-tuned" in stems
+
+
+@pytest.mark.parametrize("name", ["fig2-cifar10", "fig3-cifar10", "table2-cifar10", "table2-mnist"])
+def test_fedmetric_is_there_as_printed_and_as_it_trains(name):
+    """What is printed diverges: those variants say so in their titles, and all others hold the centre."""
+    variants = read_experiment(next(path for path in RECIPES if path.stem == f"fedmetric-{name}")).variants
+    ours = [v for v in variants if v.recipe.method.name.startswith("fedmetric")]
+    printed = [v for v in ours if "as printed" in v.title]
+    assert printed and len(printed) < len(ours)
+    rates = {v.title: v.recipe.method.options.get("centre_rate", 1.0) for v in ours}
+    assert rates == {v.title: 1.0 if v in printed else 0.0 for v in ours}
+
+
+def test_the_control_of_cifar100_differs_by_its_negatives_alone():
+    tuned = read_experiment(next(path for path in RECIPES if path.stem == "cifar100-tuned"))
+    by_title = {v.title: v.recipe for v in tuned.variants}
+    with_, without = (by_title[f"FedHide(0.01, 10), standardised kernels{end}"] for end in ("", ", no negatives"))
+    assert without.method.options == {**with_.method.options, "negative_weight": 0.0}
+    assert replace(without, method=with_.method, title=with_.title) == with_
