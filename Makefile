@@ -39,8 +39,8 @@ web-demo: $(VENV)/.test $(WEB)/.demo ## a page where you write digits and are re
 	@echo "open http://localhost:$(PORT)/ (Ctrl-C ends it)"
 	$(RUN) -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/page
 
-web-test: $(VENV)/.test $(WEB)/.test ## the page's tests in headless Chromium
-	SELFSAME_WEB_PACKAGES=$(WEB) $(RUN) -m pytest tests/export/test_page_browser.py
+web-test: $(VENV)/.test $(WEB)/.test ## the page and the reports in headless Chromium
+	SELFSAME_WEB_PACKAGES=$(WEB) $(RUN) -m pytest tests/export/test_page_browser.py tests/report/test_pages_browser.py
 
 $(WEB)/.demo:
 	mkdir -p $(WEB)

@@ -1,0 +1,82 @@
+// Opens pages in headless Chromium at every width and in both colour schemes: node look.mjs '{"pages": {...}, ...}'.
+// Prints one line of JSON: what was seen. What it must be is said in test_pages_browser.py.
+
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const asked = JSON.parse(process.argv[2]);
+const { chromium } = createRequire(join(asked.packages, "here.js"))("playwright-core");
+
+// What sticks out of the window or of its own place, and words of figures that lie on one another.
+function faultsOfPage() {
+  const wide = document.documentElement.clientWidth;
+  const named = (element) => `${element.tagName}.${element.getAttribute("class") ?? ""} ${element.textContent.trim().slice(0, 40)}`;
+  const shown = (element) => element.checkVisibility({ visibilityProperty: true });
+  const found = [];
+  if (document.documentElement.scrollWidth > wide) found.push(`the page is ${document.documentElement.scrollWidth} wide`);
+  for (const element of document.querySelectorAll("body *")) {
+    if (!shown(element) || element.closest("pre")) continue;
+    const box = element.getBoundingClientRect();
+    if (box.width && (box.right > wide + 1 || box.left < -1)) found.push(`out of the window: ${named(element)}`);
+    if (element instanceof HTMLElement && element.clientWidth && element.scrollWidth > element.clientWidth + 1)
+      found.push(`wider than its place: ${named(element)}`);
+  }
+  for (const drawing of document.querySelectorAll("figure svg, svg.flow")) {
+    const words = [...drawing.querySelectorAll("text")].filter((text) => shown(text) && text.textContent.trim());
+    const boxes = words.map((text) => text.getBoundingClientRect());
+    const place = drawing.closest("figure, .card").getBoundingClientRect();
+    boxes.forEach((a, one) => {
+      if (a.left < place.left - 2 || a.right > place.right + 2) found.push(`out of its figure: ${named(words[one])}`);
+      boxes.slice(one + 1).forEach((b, rest) => {
+        const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        const high = Math.min(a.height, b.height, a.width, b.width);
+        if (across > 0.25 * high && down > 0.25 * high)
+          found.push(`words on words: ${named(words[one])} / ${named(words[one + 1 + rest])}`);
+      });
+    });
+  }
+  return found;
+}
+
+const browser = await chromium.launch({ executablePath: asked.chromium, chromiumSandbox: false, args: ["--disable-gpu"] });
+const seen = {};
+for (const [name, file] of Object.entries(asked.pages)) {
+  for (const width of asked.widths) {
+    for (const scheme of ["light", "dark"]) {
+      const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, offline: true });
+      const page = await context.newPage();
+      const said = [];
+      const requests = [];
+      page.on("console", (message) => said.push(message.text()));
+      page.on("pageerror", (error) => said.push(error.message));
+      page.on("request", (request) => requests.push(request.url()));
+      await page.goto(pathToFileURL(file).href);
+      const faults = await page.evaluate(faultsOfPage);
+      await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+      faults.push(...(await page.evaluate(faultsOfPage)).map((fault) => `opened: ${fault}`));
+      const paper = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      const hover = page.locator("svg.space g.seen circle").first();
+      let pointed = null;
+      if (await hover.count()) {
+        await page.locator("svg.space g.seen").first().focus();
+        pointed = await page.locator("svg.space g:focus text").first().isVisible();
+      }
+      const shot = join(asked.shots, `${name}-${width}-${scheme}.png`);
+      await page.screenshot({ path: shot, fullPage: true });
+      seen[`${name} ${width} ${scheme}`] = { faults, said, requests, paper, pointed };
+      if (width === asked.widths[0] && scheme === "dark") {
+        await page.emulateMedia({ media: "print", colorScheme: "dark" });
+        await page.setViewportSize({ width: 718, height: 1000 });
+        const printed = await page.evaluate(faultsOfPage);
+        const white = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+        await page.pdf({ path: join(asked.shots, `${name}.pdf`), format: "A4", printBackground: true });
+        seen[`${name} printed`] = { faults: printed, said, requests: [], paper: white, pointed: null };
+      }
+      await context.close();
+    }
+  }
+}
+await browser.close();
+console.log(JSON.stringify(seen));
