@@ -1,4 +1,4 @@
-"""The README is short, its quick starts run, and every link leads somewhere."""
+"""The README is short, its quick starts run."""
 
 import os
 import re
