@@ -1,4 +1,4 @@
-"""Pages as programs: the fenced blocks of a Markdown page, a small shell that runs them, and what counts as the same output."""
+"""Pages as programs: their fenced blocks, a small shell that runs them, and what counts as the same output."""
 
 from __future__ import annotations
 
