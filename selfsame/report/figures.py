@@ -228,7 +228,13 @@ def _people(picture: Picture, emb: Sequence[Point]) -> list[dict[str, Any]]:
         name = picture.who[number] if number < len(picture.who) else f"class {label}"
         colour = "" if new else CLASS_COLOURS[order[label] % len(CLASS_COLOURS)]
         who = f"{name} ({'never seen' if new else 'seen'} in training)"
-        fresh: dict[str, Any] = {"kind": "unseen" if new else "seen", "who": who, "points": [], "size": 2.6, "colour": colour}
+        fresh: dict[str, Any] = {
+            "kind": "unseen" if new else "seen",
+            "who": who,
+            "points": [],
+            "size": 2.6,
+            "colour": colour,
+        }
         groups.setdefault((not new, label), fresh)["points"].append(point)
     return [groups[key] for key in sorted(groups)]
 

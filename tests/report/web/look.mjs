@@ -43,39 +43,42 @@ function faultsOfPage() {
 const browser = await chromium.launch({ executablePath: asked.chromium, chromiumSandbox: false, args: ["--disable-gpu"] });
 const seen = {};
 for (const [name, file] of Object.entries(asked.pages)) {
-  for (const width of asked.widths) {
-    for (const scheme of ["light", "dark"]) {
-      const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, offline: true });
-      const page = await context.newPage();
-      const said = [];
-      const requests = [];
-      page.on("console", (message) => said.push(message.text()));
-      page.on("pageerror", (error) => said.push(error.message));
-      page.on("request", (request) => requests.push(request.url()));
-      await page.goto(pathToFileURL(file).href);
-      const faults = await page.evaluate(faultsOfPage);
-      await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
-      faults.push(...(await page.evaluate(faultsOfPage)).map((fault) => `opened: ${fault}`));
-      const paper = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-      const hover = page.locator("svg.space g.seen circle").first();
-      let pointed = null;
-      if (await hover.count()) {
-        await page.locator("svg.space g.seen").first().focus();
-        pointed = await page.locator("svg.space g:focus text").first().isVisible();
-      }
-      const shot = join(asked.shots, `${name}-${width}-${scheme}.png`);
-      await page.screenshot({ path: shot, fullPage: true });
-      seen[`${name} ${width} ${scheme}`] = { faults, said, requests, paper, pointed };
-      if (width === asked.widths[0] && scheme === "dark") {
-        await page.emulateMedia({ media: "print", colorScheme: "dark" });
-        await page.setViewportSize({ width: 718, height: 1000 });
-        const printed = await page.evaluate(faultsOfPage);
-        const white = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-        await page.pdf({ path: join(asked.shots, `${name}.pdf`), format: "A4", printBackground: true });
-        seen[`${name} printed`] = { faults: printed, said, requests: [], paper: white, pointed: null };
-      }
-      await context.close();
+  for (const scheme of ["light", "dark"]) {
+    const page = await browser.newPage({ viewport: { width: asked.widths[0], height: 900 }, colorScheme: scheme });
+    page.setDefaultTimeout(90000);
+    const said = [];
+    const requests = [];
+    page.on("console", (message) => said.push(message.text()));
+    page.on("pageerror", (error) => said.push(error.message));
+    page.on("request", (request) => requests.push(request.url()));
+    await page.goto(pathToFileURL(file).href);
+    const group = page.locator("svg.space g.seen").first();
+    let pointed = null;
+    if (await group.count()) {
+      await group.focus();
+      pointed = await page.locator("svg.space g:focus text").first().isVisible();
+      await group.blur();
     }
+    const look = async (media) => {
+      const faults = await page.evaluate(faultsOfPage);
+      const paper = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      seen[`${name} ${media}`] = { faults, said, requests, paper, pointed };
+    };
+    for (const width of asked.widths) {
+      await page.setViewportSize({ width, height: 900 });
+      await look(`${width} ${scheme}`);
+      await page.screenshot({ path: join(asked.shots, `${name}-${width}-${scheme}.png`), fullPage: true });
+    }
+    await page.evaluate(() => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+    await page.setViewportSize({ width: asked.widths[0], height: 900 });
+    await look(`opened ${scheme}`);
+    if (scheme === "dark") {
+      await page.emulateMedia({ media: "print", colorScheme: "dark" });
+      await page.setViewportSize({ width: 718, height: 1000 });
+      await look("printed");
+      await page.pdf({ path: join(asked.shots, `${name}.pdf`), format: "A4", printBackground: true });
+    }
+    await page.close();
   }
 }
 await browser.close();
