@@ -61,7 +61,8 @@ def slug(heading):
 @cache
 def anchors(path):
     lines = re.sub(r"(?ms)^ *```.*?^ *```", "", text_of(path)).splitlines()
-    return {slug(line.lstrip("#")) for line in lines if re.match(r"#{1,6} ", line)}
+    named = {name for line in lines for name in re.findall(r'<a id="([\w-]+)">', line)}
+    return named | {slug(line.lstrip("#")) for line in lines if re.match(r"#{1,6} ", line)}
 
 
 def broken(page):
