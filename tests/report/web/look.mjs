@@ -17,6 +17,8 @@ function faultsOfPage() {
   if (document.documentElement.scrollWidth > wide) found.push(`the page is ${document.documentElement.scrollWidth} wide`);
   for (const element of document.querySelectorAll("body *")) {
     if (!shown(element) || element.closest("pre")) continue;
+    // A drawing cuts off what its parts reach beyond it; its words are looked at below.
+    if (element instanceof SVGElement && element.ownerSVGElement) continue;
     const box = element.getBoundingClientRect();
     if (box.width && (box.right > wide + 1 || box.left < -1)) found.push(`out of the window: ${named(element)}`);
     if (element instanceof HTMLElement && element.clientWidth && element.scrollWidth > element.clientWidth + 1)
