@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,3 +33,17 @@ def kernel_device() -> str:
         return "cuda"
     pytest.importorskip("triton", reason="neither CUDA nor Triton is here to run the kernels")
     return "cpu"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """(Node, Chromium, the folder of npm's packages), or the reason why nothing is tried in a browser."""
+    packages = Path(os.environ.get("SELFSAME_WEB_PACKAGES", Path(__file__).parents[1])).absolute()
+    node = shutil.which("node")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    for what, found in (("node", node), ("chromium", chromium)):
+        if found is None:
+            pytest.skip(f"{what} is not installed: pages are not tried in a browser")
+    if not (packages / "node_modules" / "playwright-core").is_dir():
+        pytest.skip("pages are not tried in a browser: type: npm install playwright-core")
+    return node, chromium, packages

@@ -27,26 +27,17 @@ from selfsame.device.verifier import Verifier
 from selfsame.errors import SelfsameError
 from selfsame.export.webpage import page_files, read_runtime, write_page
 
-PACKAGES = Path(os.environ.get("SELFSAME_WEB_PACKAGES", Path(__file__).parents[2])).absolute()
 DRIVER = Path(__file__).with_name("web") / "drive.mjs"
 CLOSE = 1e-4
 
 
 @pytest.fixture(scope="module")
-def tools():
-    """(Node, Chromium, the runtime's files), or the reason why the page is not tried."""
-    node = shutil.which("node")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    for what, found in (("node", node), ("chromium", chromium)):
-        if found is None:
-            pytest.skip(f"{what} is not installed: the page is not tried in a browser")
+def runtime(browser):
+    """The runtime's files, or the reason why the page is not tried."""
     try:
-        runtime = read_runtime(PACKAGES / "node_modules" / "onnxruntime-web")
+        return read_runtime(browser[2] / "node_modules" / "onnxruntime-web")
     except SelfsameError as error:
         pytest.skip(f"the page is not tried in a browser: {error}")
-    if not (PACKAGES / "node_modules" / "playwright-core").is_dir():
-        pytest.skip("the page is not tried in a browser: type: npm install playwright-core")
-    return node, chromium, runtime
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -74,12 +65,12 @@ def serve():
 
 
 @pytest.fixture
-def drive(tools, tmp_path):
+def drive(browser, tmp_path):
     """Plays a scenario and gives what was seen."""
-    node, chromium, _ = tools
+    node, chromium, packages = browser
 
     def run(scenario, url, **more):
-        asked = {"scenario": scenario, "url": url, "chromium": chromium, "packages": str(PACKAGES)}
+        asked = {"scenario": scenario, "url": url, "chromium": chromium, "packages": str(packages)}
         asked |= {"profile": str(tmp_path / "profile"), "shots": os.environ.get("SELFSAME_WEB_SHOTS"), **more}
         line = [node, str(DRIVER), json.dumps(asked, default=str)]
         done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
@@ -90,7 +81,7 @@ def drive(tools, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def pages(tools, serve, tmp_path_factory):
+def pages(runtime, serve, tmp_path_factory):
     """The page of a model, served; gives (address, log, model)."""
 
     @functools.cache
@@ -102,7 +93,7 @@ def pages(tools, serve, tmp_path_factory):
         }
         data = models[kind]()
         folder = tmp_path_factory.mktemp(kind)
-        write_page(folder, page_files(data, "net.onnx", tools[2]))
+        write_page(folder, page_files(data, "net.onnx", runtime))
         return (*serve(folder), OnnxEmbedder(data, "net.onnx"))
 
     return make
@@ -215,8 +206,8 @@ def test_a_sign_is_drawn(drive, pages):
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "card.json"])
-def test_a_changed_file_is_refused(drive, tools, serve, tmp_path, name):
-    files = page_files(picture_model(), "net.onnx", tools[2])
+def test_a_changed_file_is_refused(drive, runtime, serve, tmp_path, name):
+    files = page_files(picture_model(), "net.onnx", runtime)
     files[name] = files[name][:-40] + bytes([files[name][-40] ^ 1]) + files[name][-39:]
     write_page(tmp_path / "page", files)
     seen = drive("fault", serve(tmp_path / "page")[0])

@@ -6,8 +6,6 @@ SELFSAME_WEB_PACKAGES names. Screenshots and PDFs are left in build/pages.
 
 import dataclasses
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from selfsame.runs.run import start
 from selfsame.runs.summary import view
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = Path(os.environ.get("SELFSAME_WEB_PACKAGES", ROOT)).absolute()
 DRIVER = Path(__file__).with_name("web") / "look.mjs"
 WIDTHS = (390, 1280, 1920)
 METHODS = ("fedhide", "fedcrowd", "feduv", "fedaws", "fedmetric")
@@ -32,19 +29,6 @@ FINDING = {
     "cosine": -0.27, "chance": 0.071, "rounds": 30, "said": "the best of 32 ways of weighing", "seconds": 0.2,
     "applies": True,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tools():
-    """(Node, Chromium), or the reason why pages are not looked at."""
-    node = shutil.which("node")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    for what, found in (("node", node), ("chromium", chromium)):
-        if found is None:
-            pytest.skip(f"{what} is not installed: the report is not looked at in a browser")
-    if not (PACKAGES / "node_modules" / "playwright-core").is_dir():
-        pytest.skip("the report is not looked at in a browser: type: npm install playwright-core")
-    return node, chromium
 
 
 def trained(name, digits, aggregation):
@@ -61,7 +45,7 @@ def audit_of(run_view):
 
 
 @pytest.fixture(scope="module")
-def seen(tools, tmp_path_factory):
+def seen(browser, tmp_path_factory):
     """What Chromium saw of a run's report, a comparison and an evaluation."""
     folder, shots = tmp_path_factory.mktemp("pages"), ROOT / "build" / "pages"
     shots.mkdir(parents=True, exist_ok=True)
@@ -79,8 +63,9 @@ def seen(tools, tmp_path_factory):
     for name, source in pages.items():
         (folder / f"{name}.html").write_text(source, encoding="utf-8")
     asked = {"pages": {name: str(folder / f"{name}.html") for name in pages}, "widths": WIDTHS, "shots": str(shots)}
-    asked |= {"packages": str(PACKAGES), "chromium": tools[1]}
-    line = [tools[0], str(DRIVER), json.dumps(asked)]
+    node, chromium, packages = browser
+    asked |= {"packages": str(packages), "chromium": chromium}
+    line = [node, str(DRIVER), json.dumps(asked)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
