@@ -25,7 +25,7 @@ from selfsame.audit.updates import can_watch
 from selfsame.engine import optimisers
 from selfsame.engine.groups import groups_of
 from selfsame.engine.plan import rate
-from selfsame.engine.polls import least_answers
+from selfsame.engine.polls import hold_poll
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, begin
 from selfsame.engine.sums import noise_spent
@@ -136,24 +136,18 @@ def _polled(problem: Problem, state: State, took_part_N: Tensor) -> tuple[Tensor
 
     None: none is due, or too few answer. The server takes it, and those who answered know what they did.
     """
-    terms, method = problem.poll, problem.method
-    if terms is None or not terms.due(state.round):
+    method, canaries = problem.method, len(took_part_N)
+    if problem.poll is None or not problem.poll.due(state.round):
         return None
     answers_N = torch.ones(problem.world.clients, dtype=torch.bool, device=took_part_N.device)
-    answers_N[: len(took_part_N)] = took_part_N
-    if int(answers_N.sum()) < least_answers(problem):
+    answers_N[:canaries] = took_part_N
+    own = {name: rows[:canaries] for name, rows in state.own.items()}
+    known_NV = method.contribution(method.answer_poll(own, state.server)).double()
+    sum_V = hold_poll(problem, state, answers_N)
+    if sum_V is None:
         return None
-    client_N = torch.arange(len(answers_N), device=answers_N.device)
-    answer = method.answer_poll(state.own, state.server)
-    sent_NV = method.contribution(answer).double()
-    sum_V = sent_NV[answers_N].sum(0)
-    if terms.noise:
-        draw = problem.server_stream("audit poll noise", state.round)
-        sum_V = sum_V + terms.noise * terms.longest * draw.normal(terms.numbers)[0].double()
-    for name, rows in answer.items():
-        put_rows(state.own[name], client_N, rows, answers_N)
-    method.take_poll(state.server, sum_V, int(answers_N.sum()))
-    return sent_NV[: len(took_part_N)], sum_V - sent_NV[len(took_part_N) :].sum(0)
+    others = {name: rows[canaries:] for name, rows in state.own.items()}
+    return known_NV, sum_V - method.contribution(others).sum(0, dtype=torch.float64)
 
 
 def _turn(problem: Problem, number: int, canaries: int) -> Tensor:

@@ -51,12 +51,16 @@ def answering(problem: Problem, present: int, round: int) -> Tensor:
 
 def poll_if_due(problem: Problem, state: State) -> None:
     """The poll that comes before the state's next round, if one does, in place."""
+    if problem.poll is not None and problem.poll.due(state.round):
+        hold_poll(problem, state, answering(problem, state.present, state.round))
+
+
+def hold_poll(problem: Problem, state: State, alive_N: Tensor) -> Tensor | None:
+    """A poll that these clients answer, in place: the sum that is released; None: they are too few."""
     terms = problem.poll
-    if terms is None or not terms.due(state.round):
-        return
-    alive_N = answering(problem, state.present, state.round)
+    assert terms is not None
     if int(alive_N.sum()) < least_answers(problem):
-        return
+        return None
     method, device = problem.method, problem.model.device
     alive_N = alive_N.to(device)
     client_N = torch.arange(state.present, device=device)
@@ -73,3 +77,4 @@ def poll_if_due(problem: Problem, state: State) -> None:
         draw = problem.server_stream("poll noise", state.round)
         sum_V += terms.noise * terms.longest * draw.normal(terms.numbers)[0].double()
     method.take_poll(state.server, sum_V, count)
+    return sum_V
