@@ -37,7 +37,8 @@ from selfsame.engine.plan import make_plan  # noqa: E402
 from selfsame.engine.rounds import Engine  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import begin  # noqa: E402
-from selfsame.methods.moments import APART, LONGEST  # noqa: E402
+from selfsame.methods.fedcrowd import FedCrowd  # noqa: E402
+from selfsame.methods.poll import Poll  # noqa: E402
 from selfsame.privacy.accountant import gaussian_epsilon  # noqa: E402
 from selfsame.runs.run import Run  # noqa: E402
 
@@ -45,21 +46,28 @@ DELTA = 1e-5
 Tables = dict[str, Any]
 
 
-def noise_for(epsilon: float, polls: int) -> float:
+def terms_of(width: int, dim: int) -> Poll:
+    """What a poll with products of this width is made of."""
+    terms = FedCrowd(sketch=width).poll(dim)
+    assert terms is not None
+    return terms
+
+
+def noise_for(epsilon: float, polls: int, terms: Poll) -> float:
     """The least noise (in lengths of a contribution) at which so many polls have this epsilon; 0: none is asked for."""
     if not epsilon:
         return 0.0
     low, high = 1e-3, 1e4
     for _ in range(60):
         middle = math.sqrt(low * high)
-        spent = gaussian_epsilon(math.sqrt(polls) * APART / (middle * LONGEST), DELTA)
+        spent = gaussian_epsilon(math.sqrt(polls) * terms.apart / (middle * terms.longest), DELTA)
         low, high = (middle, high) if spent > epsilon else (low, middle)
     return float(f"{high:.4g}")
 
 
-def reach(noise: float, width: int, clients: int) -> float:
+def reach(noise: float, width: int, clients: int, terms: Poll) -> float:
     """The radius of the noise on the mean of products, in units of an even crowd's eigenvalue 1/K."""
-    return noise * LONGEST / clients * math.sqrt(2 * width) * width
+    return noise * terms.longest / clients * math.sqrt(2 * width) * width
 
 
 def recipe(args: argparse.Namespace, clients: int, width: int, epsilon: float, seed: int) -> Recipe:
@@ -69,12 +77,13 @@ def recipe(args: argparse.Namespace, clients: int, width: int, epsilon: float, s
     rounds = args.parts * clients // size
     every = max(1, rounds // args.polls)
     polls = -(-rounds // every)
+    noise = noise_for(epsilon, polls, terms_of(width, args.width))
     over: Tables = {"name": "omniglot", "path": args.path, "rotations": args.rotations}
     if args.data == "synthetic":
         over = {"name": "synthetic", "clients": clients, "held_out": 200, "latent": args.latent, "noise": args.spread}
     return from_mapping(
         {
-            "method": {"name": "fedcrowd", "sketch": width, "every": every, "noise": noise_for(epsilon, polls)},
+            "method": {"name": "fedcrowd", "sketch": width, "every": every, "noise": noise},
             "data": over,
             "net": {"name": "lenet", "width": args.width, **channels},
             "run": {
@@ -114,7 +123,7 @@ def one(args: argparse.Namespace, federation: Federation, width: int, epsilon: f
     noise = order.method.options["noise"]
     line = {
         "key": key, "eer": found.get("eer"), "p@1": found.get("p@1"), "noise": noise, "rounds": order.run.rounds,
-        "reach": reach(noise, width, federation.clients), "seconds": seconds,
+        "reach": reach(noise, width, federation.clients, terms_of(width, args.width)), "seconds": seconds,
     }  # fmt: skip
     with args.file.open("a") as out:
         out.write(json.dumps(line) + "\n")

@@ -102,7 +102,8 @@ class PollReader:
         assert problem.poll is not None
         polls = 1 + max(3, -(-case.rounds // problem.poll.every))
         seen = record_polls(problem, after, polls)
-        share, cosine = identified_by_polls(seen, after.own["polled"])
+        polled_NW = after.own["polled"]
+        share, cosine = identified_by_polls(seen, polled_NW[:, polled_NW.shape[1] - seen.sum_TKK.shape[1] :])
         fewest = int(seen.changed_TN[1:].sum(1).min())
         said = f"subspaces of {len(seen.sum_TKK)} polls, between which {fewest} devices or more have changed"
         rounds = after.round - case.state.round

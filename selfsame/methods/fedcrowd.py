@@ -4,12 +4,14 @@ What keeps classes apart needs no member of the crowd, only its mean mu and its 
 (1 + w.u)^2 over all u is exactly 1 + 2 w.mu + w'Sw. The log of a softmax denominator over n vectors u is to second
 order (exactly for a Gaussian crowd)
     A(v) = log n + s v.mu + s^2/2 (v'Sv - (v.mu)^2).
-Now and then everybody is polled for w and w w', which leave the device as part of a sum alone.
+Now and then everybody is polled for w and w w', which leave the device as part of a sum alone. Of a crowd too small to
+hide in so many products they are those of a public sketch of w. The mean stays whole: it is what a crowd in which
+everybody points the same way is told apart by, and a sketch would let a network turn away in the sketch alone.
 
 A prototype is a free vector, normalised wherever it is used and never where it is stored. Each client takes its own
 share out of the sums. Of clients that hold the same class nobody can: these push each other away.
 
-Shapes: M clients at work, B samples a batch, D embedding width, K width of the polls.
+Shapes: M clients at work, B samples a batch, D embedding width, K width of products, W = D, or D + K with a sketch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, normal_rows, option, sample_mean, unit
-from selfsame.methods.moments import APART, LONGEST, denoised, numbers_of, packed_moments, unpacked_moments
+from selfsame.methods.moments import (
+    APART,
+    APART_SKETCHED,
+    LONGEST,
+    LONGEST_SKETCHED,
+    denoised_mean,
+    denoised_second,
+    numbers_of,
+    packed_moments,
+    unpacked_moments,
+)
 from selfsame.methods.poll import Poll
 from selfsame.methods.update_attack import Seen, by_angle
 from selfsame.methods.wire import CLIENTS, UNIT, Bound, Sight, Wire
@@ -46,7 +58,7 @@ class FedCrowd(LocalLoss):
     negative_weight: float = option(10.0, "[0, inf)")  # lambda of the quadratic loss
     # Rounds from one poll to the next; 0: ten times as many as it takes to ask everybody, or a twentieth of the run.
     every: int = option(0, "[0, inf)")
-    # K: the width that vectors are brought to in polls, by a public matrix; 0: D, or as much as there are clients for.
+    # K: the width that products are brought to, by a public matrix; 0: D, or as much as there are clients for.
     sketch: int = option(0, "[0, inf)")
     noise: float = option(0.0, "[0, inf)")  # deviation on every number of a poll's sum, in lengths of a contribution
     # Of each prototype before training; 0: as drawn from N(0, I), about sqrt(D).
@@ -61,16 +73,16 @@ class FedCrowd(LocalLoss):
     wire: ClassVar[Wire] = Wire(
         own={
             "prototype": "the vector that stands for the owner, before normalisation",
-            "polled": "the vector that the last poll counted for this device",
+            "polled": "what the last poll counted for this device: the vector, and its sketch if there is one",
         },
         polled={
-            "moments": (Sight.SUM, "the prototype and its products with itself, in polls", Bound(LONGEST)),
+            "moments": (Sight.SUM, "the prototype and its products with itself, in polls", Bound(LONGEST_SKETCHED)),
         },
         down={
-            "crowd_mean": (Sight.PUBLIC, "the mean of everybody's vector in the last poll", UNIT),
+            "crowd_mean": (Sight.PUBLIC, "the mean of what the last poll counted for everybody", Bound(LONGEST)),
             "crowd_second": (Sight.PUBLIC, "the mean of everybody's products", UNIT),
             "crowd_count": (Sight.PUBLIC, "how many were counted", CLIENTS),
-            "sketch": (Sight.PUBLIC, "the matrix that brings vectors to the width of polls", UNIT),
+            "sketch": (Sight.PUBLIC, "the matrix that brings vectors to the width of products", UNIT),
         },
     )
 
@@ -97,33 +109,41 @@ class FedCrowd(LocalLoss):
         )
 
     def poll(self, dim: int) -> Poll | None:
-        width = self.sketch or dim
-        return Poll(max(1, self.every), 2 * width, numbers_of(width), LONGEST, APART, self.noise)
+        width, every = self.sketch or dim, max(1, self.every)
+        if width < dim:
+            return Poll(every, 2 * width, numbers_of(width, dim), LONGEST_SKETCHED, APART_SKETCHED, self.noise)
+        return Poll(every, 2 * width, numbers_of(width), LONGEST, APART, self.noise)
 
     def answer_poll(self, own: Fields, server: Fields) -> Fields:
-        return {**own, "polled": self._narrow(unit(own["prototype"]), server)}
+        return {**own, "polled": self._widened(unit(own["prototype"]), server)}
 
     def contribution(self, own: Fields) -> Tensor:
-        return packed_moments(own["polled"])
+        return packed_moments(own["polled"], self.sketch or own["polled"].shape[1])
 
     def take_poll(self, server: Fields, sum_V: Tensor, count: int) -> None:
-        mean_K, second_KK = (part / count for part in unpacked_moments(sum_V, server["crowd_mean"].shape[1]))
+        dim, width = server["sketch"].shape[1], len(server["crowd_second"])
+        mean_W, second_KK = (part / count for part in unpacked_moments(sum_V, width))
         if self.noise:
-            mean_K, second_KK = denoised(mean_K, second_KK, self.noise * LONGEST / count)
-        server["crowd_mean"].copy_(mean_K[None])
+            terms = self.poll(dim)
+            assert terms is not None
+            deviation = self.noise * terms.longest / count
+            mean_W = torch.cat([denoised_mean(part, deviation) for part in mean_W.split(dim)])
+            second_KK = denoised_second(second_KK, deviation)
+        server["crowd_mean"].copy_(mean_W[None])
         server["crowd_second"].copy_(second_KK)
         server["crowd_count"].fill_(count)
 
-    def _narrow(self, unit_D: Tensor, sent: Fields) -> Tensor:
-        """Unit vectors as polls see them: projected, and of length one again."""
-        return unit(unit_D @ sent["sketch"].T) if len(sent["sketch"]) else unit_D
+    def _widened(self, unit_D: Tensor, sent: Fields) -> Tensor:
+        """Unit vectors as polls see them: with their sketch behind, if there is one, of length one again."""
+        sketch_KD = sent["sketch"]
+        return torch.cat([unit_D, unit(unit_D @ sketch_KD.T)], -1) if len(sketch_KD) else unit_D
 
     # Training
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         rows_RD = normal_rows(stream, world.dim)
         first_RD = self.first_length * unit(rows_RD) if self.first_length else rows_RD
-        return {"prototype": first_RD, "polled": torch.zeros_like(rows_RD[:, : self.sketch or world.dim])}
+        return {"prototype": first_RD, "polled": rows_RD.new_zeros(len(rows_RD), self._polled_width(world.dim))}
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         width, device = self.sketch or world.dim, stream.key_M.device
@@ -133,11 +153,14 @@ class FedCrowd(LocalLoss):
             square_DK = named.normal(world.dim, width)[0].double()
             sketch_KD = torch.linalg.qr(square_DK).Q.T.to(sketch_KD.dtype)
         return {
-            "crowd_mean": torch.zeros(1, width, device=device),
+            "crowd_mean": torch.zeros(1, self._polled_width(world.dim), device=device),
             "crowd_second": torch.zeros(width, width, device=device),
             "crowd_count": torch.zeros(1, dtype=torch.int64, device=device),
             "sketch": sketch_KD,
         }
+
+    def _polled_width(self, dim: int) -> int:
+        return dim + self.sketch if 0 < self.sketch < dim else dim
 
     def send(self, server: Fields, who: Cohort) -> Fields:
         return dict(server)
@@ -149,24 +172,33 @@ class FedCrowd(LocalLoss):
         own_M1 = self.crowd(prototype_MD[:, None], mine, sent)
         if self.loss_kind == "quadratic":
             return sample_mean((1 - fit_MB) ** 2, mask_MB) + self.negative_weight * own_M1[:, 0]
-        lead_MB = self._scale(mine["polled"].shape[1]) * (fit_MB - self.margin)
+        lead_MB = self._scale(len(sent["crowd_second"])) * (fit_MB - self.margin)
         sample_MB = F.softplus(self.crowd(emb_MBD, mine, sent) - lead_MB)
         return sample_mean(sample_MB + self.prototype_weight * F.softplus(own_M1 - lead_MB), mask_MB)
 
     def crowd(self, v_MBD: Tensor, mine: Fields, sent: Fields) -> Tensor:
         """How near unit vectors are to the crowd without their own client: A(v), or the mean of (1 + v.u)^2."""
-        v_MBK, own_MK = self._narrow(v_MBD, sent), mine["polled"]
-        counted_M1 = (own_MK != 0).any(1, keepdim=True).to(v_MBK.dtype)
-        count = sent["crowd_count"].to(v_MBK.dtype)
+        v_MBW, own_MW, second_KK = self._widened(v_MBD, sent), mine["polled"], sent["crowd_second"]
+        dim, width = v_MBD.shape[2], len(second_KK)
+        counted_M1 = (own_MW != 0).any(1, keepdim=True).to(v_MBW.dtype)
+        count = sent["crowd_count"].to(v_MBW.dtype)
         others_M1 = (count - counted_M1).clamp(min=1)
-        own_MB = (v_MBK * own_MK[:, None]).sum(-1)
-        first_MB = (count * (v_MBK * sent["crowd_mean"]).sum(-1) - own_MB) / others_M1
-        second_MB = (count * ((v_MBK @ sent["crowd_second"]) * v_MBK).sum(-1) - own_MB.square()) / others_M1
+
+        def first(part: slice) -> tuple[Tensor, Tensor]:
+            v_MBP = v_MBW[..., part]
+            own_MB = (v_MBP * own_MW[:, None, part]).sum(-1)
+            return (count * (v_MBP * sent["crowd_mean"][:, part]).sum(-1) - own_MB) / others_M1, own_MB
+
+        whole, last = slice(0, dim), slice(own_MW.shape[1] - width, None)
+        first_MB, _ = first(whole)
+        narrow_MB, own_MB = first(last)
+        v_MBK = v_MBW[..., last]
+        second_MB = (count * ((v_MBK @ second_KK) * v_MBK).sum(-1) - own_MB.square()) / others_M1
+        spread_MB = second_MB - narrow_MB.square()
         if self.loss_kind == "quadratic":
-            return 1 + 2 * first_MB + second_MB
-        spread_MB = (second_MB - first_MB.square()).clamp(min=0)
-        scale = self._scale(v_MBK.shape[2])
-        return others_M1.log() + scale * first_MB + scale**2 / 2 * spread_MB
+            return (1 + first_MB).square() + spread_MB
+        scale = self._scale(width)
+        return others_M1.log() + scale * first_MB + scale**2 / 2 * spread_MB.clamp(min=0)
 
     def _scale(self, width: int) -> float:
         return self.scale or math.sqrt(2 * width)

@@ -4,7 +4,11 @@ A unit vector w becomes (w, the upper triangle of w w'), what lies off the diago
 sqrt(2), and distances are those of the pair (w, w w'). Two such vectors at cosine c are sqrt(4 - 2c - 2c^2) apart, at
 most 3 / sqrt(2), where c = -1/2.
 
-Shapes: M vectors, K their width, V = K + K (K + 1) / 2 numbers of a contribution.
+Where products are of a sketch y of w, of length one as well, w stands before it: (w, y, y y') has length sqrt(3), and
+two of them are at most sqrt(8.5) apart, where w is opposite and y at a cosine of -1/2.
+
+Shapes: M vectors, K the width of products, W = K, or D + K with a sketch, V = W + K (K + 1) / 2 numbers of a
+contribution.
 """
 
 from __future__ import annotations
@@ -14,50 +18,55 @@ import math
 import torch
 from torch import Tensor
 
-LONGEST = math.sqrt(2)
-APART = 3 / math.sqrt(2)
+LONGEST, APART = math.sqrt(2), 3 / math.sqrt(2)  # the length of a contribution, and how far apart two can be
+LONGEST_SKETCHED, APART_SKETCHED = math.sqrt(3), math.sqrt(8.5)
 
 
-def numbers_of(width: int) -> int:
-    """V, of vectors of this width."""
-    return width + width * (width + 1) // 2
+def numbers_of(width: int, beside: int = 0) -> int:
+    """V, of products of this width, with so many numbers of the whole vector beside the sketch."""
+    return beside + width + width * (width + 1) // 2
 
 
-def packed_moments(w_MK: Tensor) -> Tensor:
-    """What vectors of length one or zero add to a sum of moments: shape (M, V)."""
-    row_T, column_T = _triangle(w_MK.shape[1], w_MK.device)
-    product_MT = w_MK[:, row_T] * w_MK[:, column_T]
-    return torch.cat([w_MK, torch.where(row_T == column_T, product_MT, product_MT * math.sqrt(2))], 1)
+def packed_moments(w_MW: Tensor, width: int) -> Tensor:
+    """What vectors add to a sum of moments, with products of their last `width` numbers: shape (M, V)."""
+    row_T, column_T = _triangle(width, w_MW.device)
+    narrow_MK = w_MW[:, w_MW.shape[1] - width :]
+    product_MT = narrow_MK[:, row_T] * narrow_MK[:, column_T]
+    return torch.cat([w_MW, torch.where(row_T == column_T, product_MT, product_MT * math.sqrt(2))], 1)
 
 
 def unpacked_moments(sum_V: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The sums of w (K,) and of w w' (K, K)."""
+    """The sums of vectors (W,) and of products (K, K)."""
     row_T, column_T = _triangle(width, sum_V.device)
-    second_T = sum_V[width:]
+    vectors = len(sum_V) - len(row_T)
+    second_T = sum_V[vectors:]
     second_KK = sum_V.new_zeros(width, width)
     second_KK[row_T, column_T] = torch.where(row_T == column_T, second_T, second_T / math.sqrt(2))
     second_KK[column_T, row_T] = second_KK[row_T, column_T]
-    return sum_V[:width], second_KK
+    return sum_V[:vectors], second_KK
 
 
-def denoised(mean_K: Tensor, second_KK: Tensor, deviation: float) -> tuple[Tensor, Tensor]:
-    """The moments with less of Gaussian noise of this deviation on every number of the packed mean.
+def denoised_mean(mean_D: Tensor, deviation: float) -> Tensor:
+    """A mean of unit vectors, shortened by what noise adds to its square (James and Stein), and to one at most."""
+    square = mean_D.square().sum()
+    kept = (1 - len(mean_D) * deviation**2 / square.clamp(min=1e-300)).clamp(min=0)
+    mean_D = mean_D * kept
+    return mean_D / mean_D.norm().clamp(min=1)
 
-    The mean is shortened by what noise adds to its square (James and Stein), and to length one at most. Of the second
-    moment the eigenvalues are what there is to save. Noise on it is a symmetric matrix with a spectrum of radius
+
+def denoised_second(second_KK: Tensor, deviation: float) -> Tensor:
+    """The second moment with less of Gaussian noise of this deviation on every number of the packed one.
+
+    The eigenvalues are what there is to save. Noise on it is a symmetric matrix with a spectrum of radius
     deviation sqrt(2 K): eigenvalues are drawn to that of an even crowd, 1/K, by the radius, and then to the nearest
     that are positive and add up to one, as those of every second moment of unit vectors do.
     """
-    width = len(mean_K)
-    square = mean_K.square().sum()
-    kept = (1 - width * deviation**2 / square.clamp(min=1e-300)).clamp(min=0)
-    mean_K = mean_K * kept
-    mean_K = mean_K / mean_K.norm().clamp(min=1)
+    width = len(second_KK)
     value_K, vector_KK = torch.linalg.eigh(second_KK)
     away_K = value_K - 1 / width
     away_K = away_K.sign() * (away_K.abs() - deviation * math.sqrt(2 * width)).clamp(min=0)
     value_K = on_simplex(away_K + 1 / width)
-    return mean_K, (vector_KK * value_K) @ vector_KK.T
+    return (vector_KK * value_K) @ vector_KK.T
 
 
 def on_simplex(value_K: Tensor) -> Tensor:

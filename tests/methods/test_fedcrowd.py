@@ -9,7 +9,7 @@ from selfsame.errors import SelfsameError
 from selfsame.methods import Cohort, World
 from selfsame.methods.base import unit
 from selfsame.methods.fedcrowd import FedCrowd
-from selfsame.methods.moments import numbers_of
+from selfsame.methods.moments import APART_SKETCHED, LONGEST, LONGEST_SKETCHED, numbers_of
 from selfsame.streams import Stream
 
 N, D, B = 12, 5, 4
@@ -37,7 +37,7 @@ def batch():
 
 
 def others(own, client):
-    """The vectors of everybody else, one by one."""
+    """What polls count of everybody else, one by one: the vector, and behind it the sketch."""
     return [own["polled"][other] for other in range(N) if other != client]
 
 
@@ -45,12 +45,22 @@ def dot(a, b):
     return sum(float(x) * float(y) for x, y in zip(a, b, strict=True))
 
 
+def mean_and_spread(v, crowd):
+    """The mean of v.u over the crowd and its variance, number by number: of whole vectors, and of sketches if any."""
+    whole = [dot(v[:D], u[:D]) for u in crowd]
+    narrow = [dot(v[D:], u[D:]) for u in crowd] if len(v) > D else whole
+    middle = sum(narrow) / len(narrow)
+    return sum(whole) / len(whole), sum((product - middle) ** 2 for product in narrow) / len(narrow)
+
+
 def second_order(v, crowd, scale):
-    """log n + s mean + s^2/2 variance of v.u over the crowd, number by number."""
-    products = [dot(v, u) for u in crowd]
-    mean = sum(products) / len(products)
-    spread = sum((product - mean) ** 2 for product in products) / len(products)
+    """log n + s mean + s^2/2 variance."""
+    mean, spread = mean_and_spread(v, crowd)
     return math.log(len(crowd)) + scale * mean + scale**2 / 2 * spread
+
+
+def with_sketch(v, server, sketch):
+    return torch.cat([v, unit(server["sketch"] @ v)]) if sketch else v
 
 
 def softplus(x):
@@ -66,9 +76,6 @@ def test_the_softmax_loss_over_the_members(options, sketch):
     scale = options.get("scale") or math.sqrt(2 * (sketch or D))
     margin, beta = options.get("margin", 0.0), options.get("prototype_weight", 1.0)
 
-    def narrow(v):
-        return unit(server["sketch"] @ v) if sketch else v
-
     for client in range(N):
         w, crowd = unit(own["prototype"][client]), others(own, client)
         values = []
@@ -76,8 +83,9 @@ def test_the_softmax_loss_over_the_members(options, sketch):
             if mask[client, sample]:
                 e = unit(emb[client, sample])
                 lead = scale * (dot(e, w) - margin)
-                own_term = softplus(second_order(narrow(w), crowd, scale) - lead)
-                values.append(softplus(second_order(narrow(e), crowd, scale) - lead) + beta * own_term)
+                own_term = softplus(second_order(with_sketch(w, server, sketch), crowd, scale) - lead)
+                crowd_term = softplus(second_order(with_sketch(e, server, sketch), crowd, scale) - lead)
+                values.append(crowd_term + beta * own_term)
         assert float(found[client]) == pytest.approx(sum(values) / len(values), rel=1e-9)
 
 
@@ -91,6 +99,34 @@ def test_the_quadratic_loss_is_fedhides_over_true_prototypes():
         near = [(1 - dot(unit(emb[client, b]), w)) ** 2 for b in range(B) if mask[client, b]]
         far = [(1 + dot(w, unit(own["prototype"][other]))) ** 2 for other in range(N) if other != client]
         assert float(found[client]) == pytest.approx(sum(near) / len(near) + 7 * sum(far) / len(far), rel=1e-9)
+
+
+def test_the_quadratic_loss_with_a_sketch_has_the_whole_mean_and_the_spread_of_sketches():
+    method, own, server, who = build(loss_kind="quadratic", negative_weight=7.0, sketch=3)
+    emb, mask = batch()
+    found = method.loss(emb, mask, own, method.send(server, who), {}, who)
+    for client in range(N):
+        w = unit(own["prototype"][client])
+        near = [(1 - dot(unit(emb[client, b]), w)) ** 2 for b in range(B) if mask[client, b]]
+        mean, spread = mean_and_spread(with_sketch(w, server, 3), others(own, client))
+        assert float(found[client]) == pytest.approx(sum(near) / len(near) + 7 * ((1 + mean) ** 2 + spread), rel=1e-9)
+
+
+def test_a_crowd_that_points_one_way_cannot_be_left_in_the_sketch_alone():
+    """Turned away in the few dimensions of the sketch, a vector is as near to the crowd's mean as before."""
+    method, own, server, _ = build(sketch=3)
+    same = {**own, "prototype": torch.ones(N, D, dtype=torch.float64) + 0.1 * unit(own["prototype"])}
+    same = method.answer_poll(same, server)
+    method.take_poll(server, method.contribution(same).sum(0), N)
+    v = unit(same["prototype"][0])
+    inside = server["sketch"].T @ (server["sketch"] @ v)
+    turned = unit(v - 2 * inside)
+    crowd = torch.stack([v, turned])[:, None]
+    rows = {"polled": torch.zeros(2, D + 3, dtype=torch.float64)}
+    near = method.crowd(crowd, rows, server)[:, 0]
+    mean = unit(same["prototype"]).mean(0)
+    spread = near - math.log(N) - method._scale(3) * (crowd[:, 0] @ mean)
+    assert (spread >= -1e-9).all() and (spread < 1).all()
 
 
 def test_a_gaussian_crowd_has_the_softmax_denominator_itself():
@@ -160,5 +196,7 @@ def test_what_would_be_unsafe_is_refused():
     with pytest.raises(SelfsameError, match="sketch must not exceed the embedding width 8"):
         FedCrowd(sketch=9).check(World(100, 100, 8, torch.arange(100)))
     terms = FedCrowd(sketch=5, every=3, noise=0.5).poll(8)
-    assert (terms.every, terms.least, terms.numbers, terms.noise) == (3, 10, numbers_of(5), 0.5)
+    assert (terms.every, terms.least, terms.numbers, terms.noise) == (3, 10, numbers_of(5, beside=8), 0.5)
+    assert (terms.longest, terms.apart) == (LONGEST_SKETCHED, APART_SKETCHED)
+    assert FedCrowd(sketch=8).poll(8).longest == FedCrowd().poll(8).longest == LONGEST
     assert [terms.due(t) for t in range(4)] == [True, False, False, True] and terms.count(7) == 3

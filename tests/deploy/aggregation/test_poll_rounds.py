@@ -17,7 +17,6 @@ from selfsame.deploy.codec import REFUSED, decode, encode
 from selfsame.deploy.device import ASSIGNED
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
-from selfsame.methods.base import unit
 
 MODES = {"masked": (MaskedLoopback, masked_recipe), "enclave": (EnclosedLoopback, enclave_recipe)}
 CROWD = ("crowd_mean", "crowd_second")
@@ -51,7 +50,9 @@ def test_the_crowd_of_the_simulator_up_to_rounding(tmp_path, mode):
     # Rounding to whole steps, and single precision on the way to the enclave.
     assert gap(harness, simulated(harness.order)) < 1e-5
     own = harness.own()
-    assert own["polled"].shape == (4, 2) and torch.allclose(own["polled"].norm(dim=1), torch.ones(4).double())
+    whole, narrow = own["polled"][:, :-2], own["polled"][:, -2:]
+    assert whole.shape == own["prototype"].shape
+    assert all(torch.allclose(part.norm(dim=1), torch.ones(4).double()) for part in (whole, narrow))
 
 
 def test_the_same_with_a_helper_and_an_enclave_together(tmp_path):
@@ -64,7 +65,7 @@ def test_the_same_with_a_helper_and_an_enclave_together(tmp_path):
     assert kinds.count("poll") == 4 and kinds.count("train") == 8 and kinds.count("unmask poll") == 1
     for kind, fields in sent:
         if kind == "poll":
-            assert set(fields) == {"masked", "records"} and fields["masked"].shape == (2 + 3 + 1,)
+            assert set(fields) == {"masked", "records"} and fields["masked"].shape == (8 + 2 + 3 + 1,)
 
 
 def lose(harness, lost):
@@ -197,6 +198,6 @@ def test_noise_is_on_what_is_released(tmp_path):
         harness = build(tmp_path / mode, mode, rounds=1, noise=100.0)
         harness.run()
         own, server = harness.own(), harness.server.state.server
-        truth = unit(own["polled"]).mean(0)
+        truth = own["polled"].mean(0)
         assert float((server["crowd_mean"][0] - truth).norm()) > 1e-3
         assert float(torch.trace(server["crowd_second"])) == pytest.approx(1)
