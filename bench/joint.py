@@ -13,7 +13,7 @@ recipes/DATA.toml. Options as of bench/frontier.py:
 
     python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/joint.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
-    python bench/joint.py choose lfw.jsonl --data lfw --path DATA --device cuda --methods "softmax; margin softmax, Adam"
+    python bench/joint.py choose lfw.jsonl --data lfw --path DATA --device cuda --methods "softmax; semi-hard, Adam"
 """
 
 from __future__ import annotations

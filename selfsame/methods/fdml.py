@@ -17,7 +17,7 @@ Shapes: M clients at work, B samples a batch, D embedding width, S = M B samples
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -34,8 +34,8 @@ from selfsame.streams import Stream
 PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learning (2022)"
 ON_SPHERE = ("multi-similarity", "supervised-contrastive", "margin-softmax")  # whatever `normalise` says
 KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", *ON_SPHERE)
-_LOSS = ("kind", "margin", "squared", "average", "normalise", "alpha", "beta", "base")
-_LOSS += ("temperature", "logit_scale", "class_lr")
+_SHARP = ("alpha", "beta", "base", "temperature", "logit_scale", "class_lr")
+_LOSS = ("kind", "margin", "squared", "average", "normalise", *_SHARP)
 _VECTORS = "class_vectors"
 _FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting
 
@@ -55,7 +55,6 @@ class Fdml(SplitLoss):
             "derivative": (Sight.ENCLAVE, "the loss's derivatives in the client's own embeddings, for it alone", FREE)
         },
         model_up=Sight.ENCLAVE,
-        inside={_VECTORS: "a vector of each class (kind margin-softmax alone)"},
     )
 
     kind: str = option("semi-hard", KINDS)  # of loss, see docs/design/fdml-losses.md
@@ -83,6 +82,8 @@ class Fdml(SplitLoss):
             "noise goes with no margin-softmax: its class vectors carry embeddings into rounds that no budget counts",
             self.noise,
         )
+        if self._keeps:
+            object.__setattr__(self, "wire", replace(self.wire, inside={_VECTORS: "a vector of each class"}))
 
     @property
     def mechanism(self) -> Mechanism | None:
