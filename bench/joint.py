@@ -47,7 +47,7 @@ LOSSES: dict[str, tuple[Tables, tuple[Tables, ...]]] = {
     "FedCrowd, Adam": frontier.METHODS["FedCrowd"],
     "semi-hard, Adam": _enclave("semi-hard", {"normalise": False}, {"normalise": True}),
     "multi-similarity, Adam": _enclave("multi-similarity", {"beta": 50.0}, {"beta": 20.0}),
-    "supervised contrastive, Adam": _enclave("supervised-contrastive", {"temperature": 0.1}, {"temperature": 0.2}),
+    "supervised contrastive, Adam": _enclave("supervised-contrastive", {"temperature": 0.1}, {"temperature": 0.05}),
     "margin softmax, Adam": _enclave("margin-softmax", {"logit_scale": 16.0}, {"logit_scale": 32.0}),
 }
 
