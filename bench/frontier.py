@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -217,19 +217,20 @@ def table(args: argparse.Namespace) -> None:
         some = [line for line in lines if (line["key"]["method"], line["key"]["mode"]) == (name, mode)]
         if not some:
             continue
-        cells = [_spread([line[what] for line in some]) for what in ("p@1", "eer", "leak")]
+        cells = [spread([line[what] for line in some]) for what in ("p@1", "eer", "leak")]
         print(f"| {name} | {mode} | {' | '.join(cells)} | {some[0]['by']} | {some[0]['lr']:g} | {len(some)} |")
 
 
-def _spread(values: list[float | None]) -> str:
+def spread(values: list[float | None]) -> str:
     known = [100 * value for value in values if value is not None]
     if not known:
         return "-"
     return f"{statistics.mean(known):.1f} ± {statistics.stdev(known) if len(known) > 1 else 0:.1f}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(about: str | None) -> argparse.ArgumentParser:
+    """What is asked of whoever chooses and measures."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("choose", "measure", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--data", default="digits")
@@ -237,17 +238,27 @@ def main() -> None:
     parser.add_argument("--methods", default="", help="some of them, with ; between")
     parser.add_argument("--recipe", default="", help="of recipes/, where it is not named like the data")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
-    parser.add_argument("--modes", default="clear,masked", help="the aggregations that are measured")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--rounds", type=int, default=0, help="0: the recipe's")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--by", default="eer", help="the figure that settings are chosen by: eer, p@1, eer_seen")
-    parser.add_argument("--clip", type=float, default=0.0, help="of masked updates; 0: the first network's length")
     parser.add_argument("--part", type=int, default=0, help="this process does every OF-th run, from PART on")
     parser.add_argument("--of", type=int, default=1)
+    return parser
+
+
+def asked(args: argparse.Namespace, known: Iterable[str]) -> list[str]:
+    """The methods of --methods; all where it names none."""
+    return [name.strip() for name in args.methods.split(";") if name.strip()] or list(known)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--modes", default="clear,masked", help="the aggregations that are measured")
+    parser.add_argument("--clip", type=float, default=0.0, help="of masked updates; 0: the first network's length")
     args = parser.parse_args()
-    names = [name.strip() for name in args.methods.split(";") if name.strip()] or list(METHODS)
+    names = asked(args, METHODS)
     if args.what == "table":
         table(args)
     else:

@@ -1,6 +1,6 @@
 """FDML's losses and their derivatives by the embeddings (Algorithm 1), in closed form.
 
-Every loss here depends on the distances between samples alone. So it is enough to know how strongly a, as an anchor,
+Every loss but one depends on the distances between samples alone. So it is enough to know how strongly a, as an anchor,
 pushes every other sample j away, v_aj = -(d loss / d dist_aj) / dist_aj, negative where it pulls; then
 
     d loss / d emb_a = sum over j of (v_aj + v_ja) (emb_j - emb_a)
@@ -10,7 +10,10 @@ within their margin, and d loss / d dist_ap how many negatives are within that o
 each other, which sorting tells, and no loop over triplets. Work is O(n^2 (d + log n)) for n samples, done for a block
 of anchors at a time, so that no n x n array is held.
 
-Shapes: S samples sorted by label, B anchors of a block, K the most positives that any of them has, D dimensions.
+The margin softmax compares samples with a vector of each class, which the enclave keeps from round to round.
+
+Shapes: S samples sorted by label, B anchors of a block, K the most positives that any of them has, D dimensions, C
+classes that have a vector.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]  # of numbers; the suffix of a name says what shape
-KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")
+ON_SPHERE = ("multi-similarity", "supervised-contrastive", "margin-softmax")  # whatever `normalise` says
+KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", *ON_SPHERE)
 AVERAGES = ("active", "all")
 LARGEST = 1e100  # of an embedding's numbers: squares must not overflow
 NEVER = 1e300  # the distance of a sample that is no negative: beyond every margin, and nothing times it is nothing
@@ -43,6 +47,9 @@ class Loss:
     alpha: float = 2.0  # multi-similarity: sharpness for positives,
     beta: float = 50.0  # for negatives,
     base: float = 0.5  # and the cosine that divides them
+    temperature: float = 0.1  # supervised-contrastive: cosines are divided by it
+    logit_scale: float = 16.0  # margin-softmax: cosines are multiplied by it,
+    class_lr: float = 1.0  # and how fast the class vectors learn
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -53,10 +60,25 @@ class Loss:
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"loss: {name} is true or false")
         for name in ("margin", "alpha", "beta"):
-            if type(getattr(self, name)) not in (int, float) or not 0 < getattr(self, name) <= 1e6:
+            if not self._within(name, 0, 1e6) or getattr(self, name) == 0:
                 raise ValueError(f"loss: {name} is a number above 0 and at most 1e6")
-        if type(self.base) not in (int, float) or not -1 <= self.base <= 1:
+        if not self._within("base", -1, 1):
             raise ValueError("loss: base is a cosine, from -1 to 1")
+        if not self._within("temperature", 0.001, 1000):
+            raise ValueError("loss: temperature is a number from 0.001 to 1000")
+        if not self._within("logit_scale", 0, 1000) or self.logit_scale == 0:
+            raise ValueError("loss: logit_scale is a number above 0 and at most 1000")
+        if not self._within("class_lr", 0, 1e6):
+            raise ValueError("loss: class_lr is a number from 0 to 1e6")
+
+    def _within(self, name: str, least: float, most: float) -> bool:
+        value = getattr(self, name)
+        return type(value) in (int, float) and least <= value <= most
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it compares samples with vectors of classes, which are kept from round to round."""
+        return self.kind == "margin-softmax"
 
 
 @dataclass(frozen=True)
@@ -76,11 +98,14 @@ _Rule = Callable[[Array, Array, Array, Loss], _Terms]  # distances to positives,
 def value_and_derivatives(emb_SD: Array, label_S: Array, loss: Loss) -> tuple[float, Array]:
     """The loss of these samples and its derivative by each embedding, in double precision (Algorithm 1)."""
     x_SD = _checked(emb_SD, label_S)
+    if loss.keeps:
+        _, place_S = np.unique(label_S, return_inverse=True)
+        return margin_softmax(x_SD, place_S, first_vectors(x_SD, place_S), loss)[:2]
     order_S = np.argsort(label_S, kind="stable")
     x_SD, label_S = x_SD[order_S], label_S[order_S]
-    similar = loss.kind == "multi-similarity"
+    similar = loss.kind in ON_SPHERE
     sphere, squared = loss.normalise or similar, loss.squared or similar
-    length_S1 = np.sqrt((x_SD**2).sum(1, keepdims=True))
+    length_S1 = _lengths(x_SD)
     if sphere:
         x_SD /= np.where(length_S1 > 0, length_S1, 1)
     value, grad_SD = 0.0, np.zeros_like(x_SD)
@@ -89,12 +114,73 @@ def value_and_derivatives(emb_SD: Array, label_S: Array, loss: Loss) -> tuple[fl
         count = max(1, terms if loss.average == "all" else active)
         value += total / count
         grad_SD += part_SD / count
-    if sphere:  # only what is tangential moves a point of the sphere
-        grad_SD -= (grad_SD * x_SD).sum(1, keepdims=True) * x_SD
-        grad_SD /= np.where(length_S1 > 0, length_S1, np.inf)
+    if sphere:
+        grad_SD = _tangential(grad_SD, x_SD, length_S1)
     out_SD = np.empty_like(grad_SD)
     out_SD[order_S] = grad_SD
     return value, out_SD
+
+
+# The margin softmax: labels are the rows of a table of class vectors; a row of zeros is a class without one
+
+
+def first_vectors(emb_SD: Array, label_S: Array, table_CD: Array | None = None) -> Array:
+    """The table in which a class without a vector has the mean of its embeddings on the sphere, at unit length."""
+    x_SD = _checked(emb_SD, label_S)
+    if table_CD is None:
+        table_CD = np.zeros((int(label_S.max(initial=-1)) + 1, x_SD.shape[1]))
+    sum_CD = np.zeros_like(table_CD)
+    np.add.at(sum_CD, label_S, _unit(x_SD))
+    return np.where((table_CD != 0).any(1, keepdims=True), table_CD, _unit(sum_CD))
+
+
+def margin_softmax(emb_SD: Array, label_S: Array, table_CD: Array, loss: Loss) -> tuple[float, Array, Array]:
+    """(loss, its derivative by each embedding, and by each class vector).
+
+    The mean cross-entropy of logit_scale (cosine - margin at the own class) over all classes that have a vector.
+    """
+    x_SD = _checked(emb_SD, label_S)
+    length_S1, length_C1 = _lengths(x_SD), _lengths(table_CD)
+    known_C = length_C1[:, 0] > 0
+    x_SD, w_CD = _unit(x_SD), _unit(table_CD)
+    counts_S = known_C[label_S]
+    row_S = np.arange(len(x_SD))
+    power_SC = loss.logit_scale * (x_SD @ w_CD.T)
+    power_SC[row_S, label_S] -= loss.logit_scale * loss.margin
+    power_SC[:, ~known_C] = -np.inf
+    power_SC[~counts_S] = 0
+    power_SC -= power_SC.max(1, keepdims=True, initial=-NEVER)
+    own_S = power_SC[row_S, label_S]
+    share_SC = np.exp(power_SC)
+    all_S1 = share_SC.sum(1, keepdims=True)
+    count = max(1, int(counts_S.sum()))
+    value = float((np.log(all_S1[:, 0]) - own_S)[counts_S].sum()) / count
+    share_SC /= all_S1
+    share_SC[row_S, label_S] -= 1
+    share_SC *= loss.logit_scale / count * counts_S[:, None]
+    grad_SD = _tangential(share_SC @ w_CD, x_SD, length_S1)
+    return value, grad_SD, _tangential(share_SC.T @ x_SD, w_CD, length_C1)
+
+
+def moved_vectors(table_CD: Array, grad_CD: Array, loss: Loss) -> Array:
+    """The class vectors after a step of gradient descent, at unit length."""
+    return _unit(table_CD - loss.class_lr * grad_CD)
+
+
+def _lengths(x_SD: Array) -> Array:
+    return np.sqrt((x_SD**2).sum(1, keepdims=True))
+
+
+def _unit(x_SD: Array) -> Array:
+    """A zero vector stays zero."""
+    length_S1 = _lengths(x_SD)
+    return x_SD / np.where(length_S1 > 0, length_S1, 1)
+
+
+def _tangential(grad_SD: Array, unit_SD: Array, length_S1: Array) -> Array:
+    """The derivative by a vector from that by its direction: only what is tangential moves a point of the sphere."""
+    grad_SD = grad_SD - (grad_SD * unit_SD).sum(1, keepdims=True) * unit_SD
+    return grad_SD / np.where(length_S1 > 0, length_S1, np.inf)
 
 
 def _checked(emb_SD: Array, label_S: Array) -> Array:
@@ -236,6 +322,25 @@ def _multi_similarity(pos_BK: Array, there_BK: Array, neg_BS: Array, loss: Loss)
     return _Terms(float((near_B + far_B).sum()), len(pos_BK), len(pos_BK), pull_BK / 2, push_BS / 2)
 
 
+def _supervised_contrastive(pos_BK: Array, there_BK: Array, neg_BS: Array, loss: Loss) -> _Terms:
+    """-log(exp(s_p / t) / sum exp(s / t)), the sum over all other samples, the mean over an anchor's positives.
+
+    The cosine s is 1 - d^2 / 2 again; that 1 changes nothing.
+    """
+    near_BK, far_BS = (np.where(there_BK, pos_BK, NEVER) / (-2 * loss.temperature), neg_BS / (-2 * loss.temperature))
+    mates_B1 = there_BK.sum(1, keepdims=True)
+    whole_B1 = mates_B1 > 0
+    top_B1 = np.where(whole_B1, np.maximum(near_BK.max(1, keepdims=True), far_BS.max(1, keepdims=True)), 0)
+    near_power_BK, far_power_BS = np.exp(near_BK - top_B1), np.exp(far_BS - top_B1)
+    sum_B1 = np.where(whole_B1, near_power_BK.sum(1, keepdims=True) + far_power_BS.sum(1, keepdims=True), 1)
+    mean_B1 = np.where(there_BK, near_BK, 0).sum(1, keepdims=True) / np.maximum(mates_B1, 1)
+    total = float((np.where(whole_B1, top_B1 + np.log(sum_B1), 0) - mean_B1).sum())
+    pull_BK = (there_BK / np.maximum(mates_B1, 1) - near_power_BK / sum_B1) / (2 * loss.temperature)
+    push_BS = far_power_BS / sum_B1 * whole_B1 / (2 * loss.temperature)
+    anchors = int(whole_B1.sum())
+    return _Terms(total, anchors, anchors, pull_BK, push_BS)
+
+
 def _soft(s_BX: Array, sharpness: float) -> tuple[Array, Array]:
     """log(1 + sum exp(sharpness s)) / sharpness for each row, and its derivative by each s."""
     s_BX = sharpness * s_BX
@@ -251,4 +356,5 @@ _RULES: dict[str, tuple[_Rule, ...]] = {
     "batch-hard": (_batch_hard,),
     "contrastive": (_together, _apart),
     "multi-similarity": (_multi_similarity,),
+    "supervised-contrastive": (_supervised_contrastive,),
 }

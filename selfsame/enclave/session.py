@@ -3,6 +3,9 @@
 Two things come out of a round: to each participant its own noised derivatives, sealed to it; and, once the plan's
 number of gradients is in, their weighted mean. Each comes out once: two means over different participants would
 differ by somebody's gradient.
+
+Where the loss compares samples with class vectors, a device is a class. Its vector begins with its first round, learns
+in every round that ends with a mean, and never comes out.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class Sitting:
     sizes: dict[int, int] = field(default_factory=dict)  # |d_i|, of those who were sent derivatives
     given: set[int] = field(default_factory=set)  # those whose gradient is in
     sum_P: NDArray[np.float64] | None = None
+    vectors: dict[bytes, NDArray[np.float64]] = field(default_factory=dict)  # by device, once the round has ended well
     closed: bool = False
 
 
@@ -47,6 +51,9 @@ class Enclave(Door):
         super().__init__(plan.digest(), attest)
         self._plan, self._draw = plan, draw
         self._loss, self._mechanism = losses.Loss(**plan.loss), Mechanism(**plan.privacy)
+        if self._loss.keeps and self._mechanism.kind != "none":
+            raise ValueError("plan: class vectors carry embeddings into rounds that no privacy budget counts")
+        self._vectors: dict[bytes, NDArray[np.float64]] = {}  # by device: a class each
         self._nonces: dict[bytes, bool] = {}  # and whether a session may still be opened with it
         self._channels: dict[int, seal.Channel] = {}
         self._device_of: dict[int, bytes] = {}  # by session: who
@@ -154,7 +161,10 @@ class Enclave(Door):
         label_S = np.repeat(np.arange(len(sessions)), sizes)
         kept_S = kept(len(emb_SD), self._mechanism.drop, self._draw)
         grad_SD = np.zeros_like(emb_SD)
-        if kept_S.any():
+        if self._loss.keeps:
+            devices = [self._device_of[session] for session in sessions]
+            grad_SD, current.vectors = self._compared(emb_SD, devices, sizes)
+        elif kept_S.any():
             grad_SD[kept_S] = losses.value_and_derivatives(emb_SD[kept_S], label_S[kept_S], self._loss)[1]
         out = [_LENGTH.pack(len(sessions))]
         for session, start, size in zip(sessions, np.cumsum(sizes) - sizes, sizes):
@@ -167,6 +177,19 @@ class Enclave(Door):
         current.emb.clear()
         return b"".join(out)
 
+    def _compared(
+        self, emb_SD: NDArray[np.float64], devices: list[bytes], sizes: list[int]
+    ) -> tuple[NDArray[np.float64], dict[bytes, NDArray[np.float64]]]:
+        """(derivatives by the embeddings, all class vectors after the round); who is absent is a negative too."""
+        place = {name: row for row, name in enumerate(dict.fromkeys([*self._vectors, *devices]))}
+        table_CD = np.zeros((len(place), self._plan.dim))
+        for name, vector_D in self._vectors.items():
+            table_CD[place[name]] = vector_D
+        label_S = np.repeat([place[name] for name in devices], sizes)
+        table_CD = losses.first_vectors(emb_SD, label_S, table_CD)
+        _, grad_SD, grad_CD = losses.margin_softmax(emb_SD, label_S, table_CD, self._loss)
+        return grad_SD, dict(zip(place, losses.moved_vectors(table_CD, grad_CD, self._loss)))
+
     def _aggregate(self, payload: bytes) -> bytes:
         """Step 9, equation (2): the gradients that are in, each weighted by |d_i| / |D|."""
         current = self._present(payload)
@@ -177,6 +200,7 @@ class Enclave(Door):
         total = sum(current.sizes[session] for session in current.given)
         mean_P = current.sum_P / total
         current.closed, current.sum_P = True, None
+        self._vectors |= current.vectors
         return pack(mean_P[None])
 
     def _now(self) -> dict[str, Any]:

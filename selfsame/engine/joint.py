@@ -22,8 +22,8 @@ from selfsame.engine.state import State
 from selfsame.engine.turnout import asked
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss, SplitLoss
-from selfsame.methods.base import Cohort, pick, put_rows
-from selfsame.methods.split import joint_derivatives
+from selfsame.methods.base import Cohort, Fields, pick, put_rows
+from selfsame.methods.split import enclave_step
 from selfsame.methods.wire import finite_rows
 from selfsame.privacy.accountant import Exchange, PrivacySpent, composed_epsilon, paper_epsilon, rounds_within
 from selfsame.privacy.mechanisms import Laplace
@@ -99,15 +99,28 @@ def count_rounds(method: SplitLoss, state: State, client_TM: Tensor) -> None:
 
 
 def _derive(
-    problem: Problem, emb_MBD: Tensor, mask_MB: Tensor, who: Cohort, number: int | Tensor
-) -> tuple[Tensor, Tensor]:
-    """(loss, what each device is sent), Steps 5 and 6. The enclave's work: it alone has the embeddings of all."""
+    problem: Problem, inside: Fields, emb_MBD: Tensor, mask_MB: Tensor, who: Cohort, number: int | Tensor
+) -> tuple[Tensor, Tensor, Fields]:
+    """(loss, what each device is sent, what the enclave then keeps), Steps 5 and 6.
+
+    The enclave's work: it alone has the embeddings of all.
+    """
     method = problem.method
     assert isinstance(method, SplitLoss)
     stream = problem.stream("privacy", who.client_M, number)
     used_MB = method.used(mask_MB, stream)
-    value, grad_MBD = joint_derivatives(method, emb_MBD, used_MB, who.class_M)
-    return value, method.released(grad_MBD, used_MB, stream)
+    value, grad_MBD, after = enclave_step(method, inside, emb_MBD, used_MB, who.class_M)
+    return value, method.released(grad_MBD, used_MB, stream), after
+
+
+def _keep(state: State, after: Fields, goes_on: bool | Tensor) -> None:
+    """The enclave's tables once its round has ended with a sum; a tensor where the host does not know whether it did.
+
+    A table in which something is not finite stays as it was.
+    """
+    for name, table in after.items():
+        kept = state.enclave[name]
+        kept.copy_(torch.where(torch.isfinite(table).all() & goes_on, table.to(kept.dtype), kept))
 
 
 def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
@@ -131,7 +144,7 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
         found = ranks.gather(told | {f"stays.{name}": value for name, value in stays.items()}, len(client_M))()
         sound_M, there_MB, sent_MBD = found["sound"], found["mask"], found["leaves.embedding"]
         stays = {name: found[f"stays.{name}"] for name in stays}
-    loss, grad_MBD = _derive(problem, sent_MBD, there_MB, who, turn.number)
+    loss, grad_MBD, after = _derive(problem, state.enclave, sent_MBD, there_MB, who, turn.number)
     method.wire.check_down({"derivative": grad_MBD})
 
     good_M = sound_M & finite_rows(grad_MBD)
@@ -142,6 +155,7 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
     # Nobody is left: nothing changes. On CUDA, where asking would wait for the device, momentum goes on for this round.
     if model.device.type == "cpu" and not bool(answered_M.any()):
         return loss.new_zeros(())
+    _keep(state, after, answered_M.any())
     for name, rows in stays.items():
         put_rows(state.own[name], client_M, rows, answered_M)
     pull_MBD = torch.where(over(answered_M, grad_MBD), grad_MBD * over(weight_M, grad_MBD), 0)
@@ -184,7 +198,7 @@ def run_alone(problem: Problem, state: State, turn: Turn) -> Tensor:
         torch.cat([one[0].class_M for one in gathered]),
         torch.cat([one[0].alive_M for one in gathered]),
     )
-    loss, grad_MBD = _derive(problem, sent_MBD, mask_MB, together, turn.number)
+    loss, grad_MBD, after = _derive(problem, state.enclave, sent_MBD, mask_MB, together, turn.number)
 
     answers = []
     for (who, batch, theta, emb_BD, stays, _, alive), grad_BD in zip(gathered, grad_MBD, strict=True):
@@ -200,6 +214,7 @@ def run_alone(problem: Problem, state: State, turn: Turn) -> Tensor:
         answers.append((who, stays, gradient_P, count))
     if not answers:
         return state.theta_P.new_zeros(())
+    _keep(state, after, True)
     whole = sum(count for *_, count in answers)
     sum_P = torch.zeros_like(state.theta_P)
     for who, stays, gradient_P, count in answers:

@@ -10,6 +10,7 @@ from torch import Tensor
 from selfsame.engine import optimisers
 from selfsame.engine.problem import Problem
 from selfsame.methods.base import Fields, World
+from selfsame.methods.split import SplitLoss
 
 
 @dataclass
@@ -27,6 +28,7 @@ class State:
     rows: int = 0  # of the class table, where this process holds a block of it
     losses: list[float] = field(default_factory=list)
     last: Fields = field(default_factory=dict)  # what stands in for clients, where only sums are released
+    enclave: Fields = field(default_factory=dict)  # what the enclave of split rounds keeps to itself
 
     def __repr__(self) -> str:
         return f"State(round {self.round:,}, {self.present:,} clients, {self.theta_P.numel():,} parameters)"
@@ -34,7 +36,7 @@ class State:
     def tensors(self) -> Fields:
         """The whole state by name, for checkpoints."""
         out = {"theta": self.theta_P, "refused": self.refused}
-        for part in ("optim", "own", "server", "last"):
+        for part in ("optim", "own", "server", "last", "enclave"):
             out |= {f"{part}.{name}": value for name, value in getattr(self, part).items()}
         if self.alone_NP is not None:
             out["alone"] = self.alone_NP
@@ -71,7 +73,14 @@ def begin(problem: Problem, present: int | None = None) -> State:
         refused=torch.zeros((), dtype=torch.int64, device=model.device),
         present=present,
         last=stand_ins(problem, theta, present),
+        enclave=enclave_tables(problem, world),
     )
+
+
+def enclave_tables(problem: Problem, world: World) -> Fields:
+    """What the enclave keeps from round to round, where the loss lives there and has parameters of its own."""
+    method, model = problem.method, problem.model
+    return cast(method.begin_enclave(world), model.dtype, model.device) if isinstance(method, SplitLoss) else {}
 
 
 def stand_ins(problem: Problem, theta_P: Tensor, clients: int) -> Fields:
@@ -94,6 +103,9 @@ def join(problem: Problem, state: State) -> None:
     for name, table in tables.items():
         old = state.server[name]
         state.server[name] = torch.cat([old, table[len(old) :]])
+    for name, table in enclave_tables(problem, world).items():
+        kept = state.enclave[name]
+        state.enclave[name] = torch.cat([kept, table[len(kept) :]])
     for name, rows in stand_ins(problem, state.theta_P, len(new_R)).items():
         state.last[name] = torch.cat([state.last[name], rows])
     if state.alone_NP is not None:

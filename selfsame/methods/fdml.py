@@ -9,12 +9,15 @@ The paper trains with an implementation of semi-hard triplets that draws one pos
 each anchor; here all semi-hard triplets count, and their mean is what such draws aim at. It names no margin: 0.2. It
 does not bring embeddings to unit length where it prints (1), nor does the default here.
 
-Shapes: M clients at work, B samples a batch, D embedding width, S = M B samples together.
+The margin softmax compares samples with a vector of each class, which the enclave keeps and trains and nobody else ever
+sees. A class has one from the first round on in which it takes part: the mean of its embeddings there.
+
+Shapes: M clients at work, B samples a batch, D embedding width, S = M B samples together, C classes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -29,14 +32,17 @@ from selfsame.privacy.mechanisms import Gaussian, Laplace, Mechanism
 from selfsame.streams import Stream
 
 PAPER = "Tian et al., Privacy-Preserving and Robust Federated Deep Metric Learning (2022)"
-KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", "multi-similarity")
-_LOSS = ("kind", "margin", "squared", "average", "normalise", "alpha", "beta", "base")
+ON_SPHERE = ("multi-similarity", "supervised-contrastive", "margin-softmax")  # whatever `normalise` says
+KINDS = ("batch-all", "semi-hard", "batch-hard", "contrastive", *ON_SPHERE)
+_SHARP = ("alpha", "beta", "base", "temperature", "logit_scale", "class_lr")
+_LOSS = ("kind", "margin", "squared", "average", "normalise", *_SHARP)
+_VECTORS = "class_vectors"
 _FEW = 32  # positives of an anchor up to which comparing with each is faster than sorting
 
 
 @dataclass(frozen=True)
 class Fdml(SplitLoss):
-    """Triplet, contrastive or multi-similarity loss over the whole cohort, as the enclave computes it."""
+    """A loss over the whole cohort, of triplets, pairs or class vectors, as the enclave computes it."""
 
     name: ClassVar[str] = "fdml"
     paper: ClassVar[str] = PAPER
@@ -52,13 +58,16 @@ class Fdml(SplitLoss):
     )
 
     kind: str = option("semi-hard", KINDS)  # of loss, see docs/design/fdml-losses.md
-    margin: float = option(0.2, "(0, 1e6]")  # of triplets and pairs; the paper names none
+    margin: float = option(0.2, "(0, 1e6]")  # of triplets, pairs and the margin softmax; the paper names none
     squared: bool = False  # squared Euclidean distances, not the plain ones of (1)
     average: str = option("active", ("active", "all"))  # over the terms above zero, or over all terms
     normalise: bool = False  # embeddings are divided by their lengths first
     alpha: float = option(2.0, "(0, 1e6]")  # multi-similarity: sharpness for positives,
     beta: float = option(50.0, "(0, 1e6]")  # for negatives,
     base: float = option(0.5, "[-1, 1]")  # and the cosine that divides them
+    temperature: float = option(0.1, "[0.001, 1000]")  # supervised-contrastive: cosines are divided by it
+    logit_scale: float = option(16.0, "(0, 1000]")  # margin-softmax: cosines are multiplied by it,
+    class_lr: float = option(1.0, "[0, 1e6]")  # and how fast the enclave's class vectors learn
     noise: str = option("none", ("none", "laplace", "gaussian"))  # on the derivatives; "laplace" as Algorithm 2
     drop: float = 0.0  # r of Algorithm 2: the chance of each embedding to be left out of the loss
     clip: float = 2e-5  # T: of each coordinate (laplace), or of all that a client is sent (gaussian)
@@ -68,6 +77,13 @@ class Fdml(SplitLoss):
         super().__post_init__()
         noisy = self.mechanism is not None
         self.require(noisy or not self.drop, "drop goes with noise (laplace or gaussian)", self.drop)
+        self.require(
+            not (noisy and self._keeps),
+            "noise goes with no margin-softmax: its class vectors carry embeddings into rounds that no budget counts",
+            self.noise,
+        )
+        if self._keeps:
+            object.__setattr__(self, "wire", replace(self.wire, inside={_VECTORS: "a vector of each class"}))
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -83,13 +99,19 @@ class Fdml(SplitLoss):
 
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """(1) and its kin; Algorithm 1 is its derivative."""
-        similar = self.kind == "multi-similarity"
+        if self._keeps:  # nothing was kept: the classes' vectors are those that this round begins
+            blank = {_VECTORS: emb_SD.new_zeros(int(label_S.max()) + 1, emb_SD.shape[1])}
+            inside = self.enclave_ready(blank, emb_SD.detach(), label_S, mask_S)
+            return self.enclave_loss(emb_SD, label_S, mask_S, inside)
+        similar = self.kind in ON_SPHERE
         x_SD = on_sphere(emb_SD) if self.normalise or similar else emb_SD
         dist_SS = distances(x_SD, self.squared or similar)
         both_SS = (mask_S[:, None] > 0) & (mask_S[None, :] > 0)
         same_SS = label_S[:, None] == label_S[None, :]
         positive_SS = both_SS & same_SS & ~torch.eye(len(label_S), dtype=torch.bool, device=label_S.device)
         negative_SS = both_SS & ~same_SS
+        if self.kind == "supervised-contrastive":
+            return self._supervised_contrastive(1 - dist_SS / 2, positive_SS, negative_SS)
         if similar:
             return self._multi_similarity(1 - dist_SS / 2, positive_SS, negative_SS, mask_S)
         if self.kind == "contrastive":
@@ -148,9 +170,53 @@ class Fdml(SplitLoss):
         there_S = mask_S > 0
         return torch.where(there_S, pull_S + push_S, 0).sum() / there_S.sum().clamp(min=1)
 
+    def _supervised_contrastive(self, cos_SS: Tensor, positive_SS: Tensor, negative_SS: Tensor) -> Tensor:
+        """-log of the share of each positive in the sum of exp(s / temperature) over all other samples: the mean over
+        an anchor's positives, and over the anchors that have any."""
+        mates_S = positive_SS.sum(1)
+        whole_S = mates_S > 0
+        power_SS = torch.where(positive_SS | negative_SS, cos_SS / self.temperature, -torch.inf)
+        all_S = torch.logsumexp(torch.where(whole_S[:, None], power_SS, 0), 1)
+        near_S = torch.where(positive_SS, power_SS, 0).sum(1) / mates_S.clamp(min=1)
+        return torch.where(whole_S, all_S - near_S, 0).sum() / whole_S.sum().clamp(min=1)
+
+    # The margin softmax and its class vectors; a row of zeros is a class that has taken no part yet
+
+    @property
+    def _keeps(self) -> bool:
+        return self.kind == "margin-softmax"
+
+    def begin_enclave(self, world: World) -> Fields:
+        if not self._keeps:
+            return {}
+        return {_VECTORS: torch.zeros(world.classes, world.dim, device=world.class_of_N.device)}
+
+    def enclave_ready(self, inside: Fields, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Fields:
+        """A class without a vector gets the mean of its embeddings on the sphere, at unit length."""
+        table_CD = inside[_VECTORS]
+        there_SD = torch.where(mask_S[:, None] > 0, on_sphere(emb_SD).to(table_CD.dtype), 0)
+        first_CD = on_sphere(torch.zeros_like(table_CD).index_add(0, label_S, there_SD))
+        return {_VECTORS: torch.where(known_rows(table_CD)[:, None], table_CD, first_CD)}
+
+    def enclave_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor, inside: Fields) -> Tensor:
+        """Cross-entropy of logit_scale (cosine - margin at the own class) over all classes that have a vector."""
+        table_CD = inside[_VECTORS]
+        known_C = known_rows(table_CD.detach())
+        counts_S = (mask_S > 0) & known_C[label_S]
+        cos_SC = on_sphere(emb_SD).to(table_CD.dtype) @ on_sphere(table_CD).T
+        own_S1 = cos_SC.gather(1, label_S[:, None]) - self.margin
+        power_SC = self.logit_scale * cos_SC.scatter(1, label_S[:, None], own_S1)
+        power_SC = torch.where(known_C, power_SC, -torch.inf)
+        all_S = torch.logsumexp(torch.where(counts_S[:, None], power_SC, 0), 1)
+        return torch.where(counts_S, all_S - self.logit_scale * own_S1[:, 0], 0).sum() / counts_S.sum().clamp(min=1)
+
+    def enclave_moved(self, inside: Fields, grads: Fields) -> Fields:
+        """A step of gradient descent, and back to unit length."""
+        return {_VECTORS: on_sphere(inside[_VECTORS] - self.class_lr * grads[_VECTORS])}
+
     @property
     def by_angle(self) -> bool:
-        return self.normalise or self.kind == "multi-similarity"
+        return self.normalise or self.kind in ON_SPHERE
 
 
 @dataclass(frozen=True)
@@ -204,6 +270,11 @@ def on_sphere(x_SD: Tensor) -> Tensor:
     """x at unit length. A zero vector stays, and so that no derivative is divided by its length, does not move."""
     length_S1 = torch.linalg.vector_norm(x_SD, dim=-1, keepdim=True)
     return x_SD * (length_S1 > 0) / torch.where(length_S1 > 0, length_S1, 1)
+
+
+def known_rows(table_CD: Tensor) -> Tensor:
+    """Which classes have a vector: bool of shape (C,)."""
+    return (table_CD != 0).any(1)
 
 
 def distances(x_SD: Tensor, squared: bool) -> Tensor:

@@ -3,6 +3,7 @@
 One round (FDML, Fig. 2): devices embed their samples and send the embeddings, sealed, to the enclave; it differentiates
 one loss over the embeddings of the whole cohort and sends each device the derivatives of its own; the device pulls them
 back through the network and sends its gradient, sealed again; the enclave gives out the weighted sum (2) alone.
+A loss may have parameters of its own, which the enclave keeps from round to round and trains: `begin_enclave`.
 
 Shapes as in `base`; S counts the samples of all clients together.
 """
@@ -31,6 +32,24 @@ class SplitLoss(LocalLoss):
     @abstractmethod
     def joint_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Tensor:
         """The loss of all samples together, one value; samples with mask 0 are not there."""
+
+    # What the enclave keeps, for losses with parameters of their own
+
+    def begin_enclave(self, world: World) -> Fields:
+        """The enclave's own tables before the first round. Row r must not depend on how many rows there are."""
+        return {}
+
+    def enclave_ready(self, inside: Fields, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor) -> Fields:
+        """The tables with what this round's samples begin."""
+        return inside
+
+    def enclave_loss(self, emb_SD: Tensor, label_S: Tensor, mask_S: Tensor, inside: Fields) -> Tensor:
+        """`joint_loss` where it has such tables."""
+        return self.joint_loss(emb_SD, label_S, mask_S)
+
+    def enclave_moved(self, inside: Fields, grads: Fields) -> Fields:
+        """The tables once they have learned from the round, which must end with a sum: else they stay."""
+        return inside
 
     @property
     def mechanism(self) -> Mechanism | None:
@@ -75,10 +94,27 @@ class SplitLoss(LocalLoss):
 
 
 def joint_derivatives(method: SplitLoss, emb_MBD: Tensor, mask_MB: Tensor, label_M: Tensor) -> tuple[Tensor, Tensor]:
-    """(loss, its derivatives in every embedding), Step 5: each client's samples carry the class of the client."""
-    emb = emb_MBD.detach().requires_grad_()
+    """(loss, its derivatives in every embedding), Step 5, where the enclave has kept nothing."""
+    return enclave_step(method, {}, emb_MBD, mask_MB, label_M)[:2]
+
+
+def enclave_step(
+    method: SplitLoss, inside: Fields, emb_MBD: Tensor, mask_MB: Tensor, label_M: Tensor
+) -> tuple[Tensor, Tensor, Fields]:
+    """(loss, its derivatives in every embedding, the enclave's tables after the round).
+
+    Each client's samples carry the class of the client.
+    """
+    emb, mask_S = emb_MBD.detach().requires_grad_(), mask_MB.flatten()
     label_S = label_M[:, None].expand(mask_MB.shape).flatten()
+    if not inside:
+        with torch.enable_grad():
+            value = method.joint_loss(emb.flatten(0, 1), label_S, mask_S)
+            (grad,) = torch.autograd.grad(value, emb)
+        return value.detach(), grad, {}
+    ready = method.enclave_ready(inside, emb.detach().flatten(0, 1), label_S, mask_S)
+    learned = {name: table.detach().requires_grad_() for name, table in ready.items()}
     with torch.enable_grad():
-        value = method.joint_loss(emb.flatten(0, 1), label_S, mask_MB.flatten())
-        (grad,) = torch.autograd.grad(value, emb)
-    return value.detach(), grad
+        value = method.enclave_loss(emb.flatten(0, 1), label_S, mask_S, learned)
+        grad, *rest = torch.autograd.grad(value, [emb, *learned.values()])
+    return value.detach(), grad, method.enclave_moved(ready, dict(zip(learned, rest, strict=True)))

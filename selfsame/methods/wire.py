@@ -65,6 +65,7 @@ class Wire:
     The network itself (down) and its update (up) are fields of every federated method; `model_up` says who sees them.
     ``head`` names what travels with the network both ways and is averaged like it; reports do not carry it.
     ``polled`` leaves the device in polls, as part of a sum over everybody.
+    ``inside`` is what an enclave makes of what it was sent, and keeps: it leaves it no more.
     """
 
     own: Mapping[str, str] = field(default_factory=dict)  # name -> what it is
@@ -73,6 +74,7 @@ class Wire:
     model_up: Sight | None = Sight.SERVER  # None: the network never leaves (not federated)
     head: Mapping[str, Declared] = field(default_factory=dict)
     polled: Mapping[str, Declared] = field(default_factory=dict)
+    inside: Mapping[str, str] = field(default_factory=dict)  # name -> what it is
 
     def __post_init__(self) -> None:
         for _, name, declared in self._moved():
@@ -120,6 +122,7 @@ class Wire:
         """
         table = [("samples", "stays", Sight.DEVICE, "the owner's data")]
         table += [(name, "stays", Sight.DEVICE, what) for name, what in self.own.items()]
+        table += [(name, "stays", Sight.ENCLAVE, what) for name, what in self.inside.items()]
         if self.model_up is None:
             table.append(("network", "stays", Sight.DEVICE, "trained on this device alone"))
         else:

@@ -14,16 +14,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from selfsame.enclave import losses
-from selfsame.enclave.losses import KINDS, Loss, value_and_derivatives
+from selfsame.enclave.losses import KINDS, ON_SPHERE, Loss, value_and_derivatives
 
 TRIPLETS = ("batch-all", "semi-hard", "batch-hard")
 LOSSES = [
     Loss(kind, 0.7, squared, average, normalise)
     for kind in KINDS
     for squared, average, normalise in itertools.product((False, True), ("active", "all"), (False, True))
-    if kind != "multi-similarity" or (average == "all" and not squared)
+    if kind not in ON_SPHERE or (average == "all" and not squared)
 ]
 
 
@@ -63,10 +64,24 @@ def chosen_triplets(dist, label, loss):
             yield a, p, n, 0 if skipped else 1 / share, 1 / share
 
 
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b))
+
+
+def mean_directions(point, label):
+    """The direction of the mean of each label's points."""
+    sums = {c: [sum(xs) for xs in zip(*(p for p, own in zip(point, label) if own == c))] for c in label.tolist()}
+    return {c: [x / math.hypot(*row) for x in row] for c, row in sums.items()}
+
+
+def cosine_power(point, vector, own, loss):
+    return math.exp(loss.logit_scale * (dot(point, vector) - loss.margin * own))
+
+
 def plain_loops(emb, label, loss):
     """(1) and Algorithm 1 with its activation test, or the pair losses, by loops over samples."""
     count, dim = emb.shape
-    similar = loss.kind == "multi-similarity"
+    similar = loss.kind in ON_SPHERE
     point = [list(row) for row in emb.tolist()]
     if loss.normalise or similar:
         point = [[x / math.hypot(*row) for x in row] for row in point]
@@ -108,6 +123,26 @@ def plain_loops(emb, label, loss):
                     value += t / divisor
                     add(i, slope(i, j), sign / divisor)
                     add(j, slope(j, i), sign / divisor)
+    elif loss.kind == "margin-softmax":
+        vectors = mean_directions(point, label)
+        for c, vector in vectors.items():
+            for i in range(count):
+                power = {k: cosine_power(point[i], v, k == label[i], loss) for k, v in vectors.items()}
+                share = power[c] / sum(power.values())
+                if c == label[i]:
+                    value -= math.log(share) / count
+                add(i, vector, loss.logit_scale * (share - (c == label[i])) / count)
+    elif loss.kind == "supervised-contrastive":
+        anchors = [i for i in range(count) if list(label).count(label[i]) > 1]
+        for i in anchors:
+            mates = [j for j in range(count) if j != i and label[j] == label[i]]
+            power = {j: math.exp(dot(point[i], point[j]) / loss.temperature) for j in range(count) if j != i}
+            whole = sum(power.values())
+            value -= sum(math.log(power[p] / whole) for p in mates) / len(mates) / len(anchors)
+            for j in power:
+                weight = (power[j] / whole - (j in mates) / len(mates)) / loss.temperature / len(anchors)
+                add(i, point[j], weight)
+                add(j, point[i], weight)
     else:
         for i in range(count):
             cosine = [sum(x * y for x, y in zip(point[i], point[j])) for j in range(count)]
@@ -134,10 +169,18 @@ def by_autograd(emb, label, loss):
     """The loss as it would be written for autograd, with an array of all triplets."""
     x = torch.tensor(emb, requires_grad=True)
     label = torch.tensor(label)
-    point = torch.nn.functional.normalize(x) if loss.normalise or loss.kind == "multi-similarity" else x
+    point = torch.nn.functional.normalize(x) if loss.normalise or loss.kind in ON_SPHERE else x
     same = label[:, None] == label
     positive, negative = same & ~torch.eye(len(label), dtype=torch.bool), ~same
-    if loss.kind == "multi-similarity":
+    if loss.kind == "margin-softmax":
+        of = torch.tensor(np.unique(label, return_inverse=True)[1])
+        own = functional.one_hot(of).double()
+        table = functional.normalize(own.T @ point.detach())
+        value = functional.cross_entropy(loss.logit_scale * (point @ table.T - loss.margin * own), of)
+    elif loss.kind == "supervised-contrastive":
+        share = torch.where(positive | negative, point @ point.T / loss.temperature, -torch.inf).log_softmax(1)
+        value = -(torch.where(positive, share, 0).sum(1) / positive.sum(1))[positive.any(1)].mean()
+    elif loss.kind == "multi-similarity":
         s = point @ point.T - loss.base
         power_p = torch.where(positive, torch.exp(-loss.alpha * s), 0).sum(1)
         power_n = torch.where(negative, torch.exp(loss.beta * s), 0).sum(1)
@@ -186,7 +229,7 @@ def test_equal_to_autograd(loss):
     assert_same(value_and_derivatives(emb, label, loss), by_autograd(emb, label, loss))
 
 
-@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.kind != "multi-similarity"], ids=name)
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss.kind not in ON_SPHERE], ids=name)
 def test_equal_to_autograd_with_many_positives(loss):
     """More positives than are compared one by one: the sorted lists."""
     emb, label = clouds(6, 2, losses._FEW + 8)
@@ -221,6 +264,8 @@ def reference_library(loss):
     from pytorch_metric_learning import distances, miners, reducers
     from pytorch_metric_learning import losses as theirs
 
+    if loss.kind == "supervised-contrastive":
+        return None, theirs.SupConLoss(temperature=loss.temperature)
     if loss.kind == "multi-similarity":
         return None, theirs.MultiSimilarityLoss(alpha=loss.alpha, beta=loss.beta, base=loss.base)
     distance = distances.LpDistance(normalize_embeddings=loss.normalise, p=2, power=2 if loss.squared else 1)
@@ -234,7 +279,9 @@ def reference_library(loss):
 
 
 @pytest.mark.parametrize(
-    "loss", [loss for loss in LOSSES if loss.kind != "semi-hard" or loss.average == "active"], ids=name
+    "loss",
+    [loss for loss in LOSSES if not loss.keeps and (loss.kind != "semi-hard" or loss.average == "active")],
+    ids=name,
 )
 def test_equal_to_pytorch_metric_learning(loss):
     """All but semi-hard over all triplets, which it does not have: its average is over the mined ones."""
@@ -244,6 +291,41 @@ def test_equal_to_pytorch_metric_learning(loss):
     value = theirs(x, label_S, miner(x.detach(), label_S) if miner else None)
     value.backward()
     assert_same(value_and_derivatives(emb, label, loss), (value.item(), x.grad.numpy()), 1e-8)
+
+
+def test_a_margin_softmax_is_cosface():
+    """Of samples of some of the classes, by embeddings and by class vectors of any length."""
+    theirs = pytest.importorskip("pytorch_metric_learning.losses").CosFaceLoss(9, 4, margin=0.35, scale=11.0).double()
+    emb, label = clouds(8, 6, 5)
+    table = 3 * np.random.default_rng(2).normal(size=(9, 4))
+    theirs.W.data = torch.tensor(table.T.copy())
+    x = torch.tensor(emb, requires_grad=True)
+    theirs(x, torch.tensor(label)).backward()
+    value, grad, table_grad = losses.margin_softmax(
+        emb, label, table, Loss("margin-softmax", margin=0.35, logit_scale=11.0)
+    )
+    wanted = theirs(x, torch.tensor(label)).item()
+    assert_same((value, grad), (wanted, x.grad.numpy()), 1e-8)
+    np.testing.assert_allclose(table_grad, theirs.W.grad.T.numpy(), rtol=1e-8, atol=1e-10)
+
+
+def test_classes_without_a_vector_are_not_there():
+    """A class that nobody has seen is no negative, and samples that point nowhere begin no vector and do not count."""
+    loss = Loss("margin-softmax")
+    emb, label = clouds(3, 4, 5)
+    nowhere = np.array([[1.0, 2, 3, 4], [-2, -4, -6, -8], [0, 0, 0, 0]])
+    table = losses.first_vectors(np.concatenate([emb, nowhere]), np.append(label, [5, 5, 4]), np.zeros((8, 4)))
+    np.testing.assert_array_equal(table.any(1), [1, 1, 1, 1, 0, 0, 0, 0])
+    np.testing.assert_allclose((table[:4] ** 2).sum(1), 1, atol=1e-12)
+    whole = losses.margin_softmax(np.concatenate([emb, nowhere]), np.append(label, [5, 5, 4]), table, loss)
+    alone = losses.margin_softmax(emb, label, table[:4], loss)
+    assert_same((whole[0], whole[1][:-3]), alone[:2], 1e-12)
+    assert not whole[1][-3:].any() and not whole[2][4:].any()
+    np.testing.assert_allclose(whole[2][:4], alone[2], atol=1e-14)
+    moved = losses.moved_vectors(table, whole[2], loss)
+    assert not moved[4:].any() and np.abs(moved[:4] - table[:4]).max() > 1e-3
+    again = losses.first_vectors(-emb, label, table)
+    np.testing.assert_array_equal(again, table)
 
 
 # Properties ------------------------------------------------------------------------------------------------------
@@ -260,7 +342,7 @@ def grids(draw):
     return np.array(emb, np.float64), np.array(label)
 
 
-FLAT = [loss for loss in LOSSES if not loss.normalise and loss.kind != "multi-similarity"]
+FLAT = [loss for loss in LOSSES if not loss.normalise and loss.kind not in ON_SPHERE]
 flat = st.sampled_from(FLAT)
 any_loss = st.sampled_from(LOSSES)
 seeds = st.integers(0, 2**31)
@@ -343,7 +425,7 @@ def test_no_positives_or_no_negatives(loss, label):
     emb, label = np.random.default_rng(1).normal(size=(len(label), 4)), np.array(label, np.int64)
     value, grad = value_and_derivatives(emb, label, loss)
     assert grad.shape == emb.shape
-    if loss.kind in TRIPLETS or len(label) < 2:
+    if loss.kind in TRIPLETS or len(label) < 2 or (loss.kind == "supervised-contrastive" and len(set(label)) > 1):
         assert value == 0 and not grad.any()
     else:
         assert_same((value, grad), plain_loops(emb, label, loss))
@@ -453,6 +535,12 @@ def test_arrays_of_another_kind_are_refused(emb, label):
         ("beta", 1e7),
         ("base", 1.5),
         ("base", None),
+        ("temperature", 0.0),
+        ("temperature", math.nan),
+        ("logit_scale", 0.0),
+        ("logit_scale", 1e4),
+        ("class_lr", -1.0),
+        ("class_lr", "1"),
     ],
 )
 def test_a_loss_that_makes_no_sense_is_refused_by_name(field, value):

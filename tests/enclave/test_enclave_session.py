@@ -55,6 +55,73 @@ def test_the_devices_labels_are_their_sessions(monkeypatch):
     assert devices[1].derivatives(1, sent[devices[1].session]).tolist() == [[3, 4, 5], [6, 7, 8], [9, 10, 11]]
 
 
+def vector_steps(plan, table, rows):
+    """(derivatives of each device's rows, the class vectors afterwards): softmax, the mean, a step, by plain loops."""
+    scale, margin, rate = (plan.loss[name] for name in ("logit_scale", "margin", "class_lr"))
+
+    def direction(vector):
+        return np.array(vector) / np.sqrt(sum(x * x for x in vector))
+
+    table = dict(table)
+    for name, emb_BD in rows.items():
+        table.setdefault(name, direction(sum(direction(row) for row in emb_BD)))
+    total, grads, moves = sum(map(len, rows.values())), {}, {name: np.zeros(DIM) for name in table}
+    for name, emb_BD in rows.items():
+        grads[name] = []
+        for row in emb_BD:
+            e = direction(row)
+            power = {other: np.exp(scale * (e @ v - margin * (other == name))) for other, v in table.items()}
+            slope = {other: scale * (p / sum(power.values()) - (other == name)) / total for other, p in power.items()}
+            towards = sum(slope[other] * v for other, v in table.items())
+            grads[name].append((towards - (towards @ e) * e) / np.sqrt(row @ row))
+            for other, v in table.items():
+                moves[other] += slope[other] * (e - (e @ v) * v)
+    return grads, {name: direction(v - rate * moves[name]) for name, v in table.items()}
+
+
+def test_class_vectors_are_kept_from_round_to_round():
+    """The second round has another device, and the absent one for a negative; a session anew is the same class."""
+    loss = {"kind": "margin-softmax", "logit_scale": 4.0, "margin": 0.3, "class_lr": 2.0}
+    controller, weight_ID = Direct(a_plan(loss=loss)), weights()
+    devices = joined(controller, 4, [4, 2, 3, 4])
+    table = {}
+    for number, there in ((1, devices[:3]), (2, devices[1:]), (3, devices[:3])):
+        wanted, table = vector_steps(
+            controller.mandate, table, {one.name: np.float32(one.embed(weight_ID)).astype(float) for one in there}
+        )
+        _, known = run_round(controller, there, number, weight_ID)
+        for one, mine in zip(there, known):
+            np.testing.assert_allclose(mine["grad_emb"], wanted[one.name], rtol=1e-5, atol=1e-8)
+        kept = controller.enclave._vectors
+        assert kept.keys() == table.keys() and len(kept) == min(4, number + 2)
+        for name, vector_D in kept.items():
+            np.testing.assert_allclose(vector_D, table[name], rtol=1e-5, atol=1e-8)
+    run_round(controller, [again(controller, devices[0]), *devices[1:3]], 4, weight_ID)
+    assert controller.enclave._vectors.keys() == table.keys()
+
+
+def test_a_round_without_an_aggregate_moves_no_class_vector():
+    controller, weight_ID = Direct(a_plan(loss={"kind": "margin-softmax"})), weights()
+    devices = joined(controller, 3)
+    run_round(controller, devices, 1, weight_ID)
+    before = {name: vector_D.copy() for name, vector_D in controller.enclave._vectors.items()}
+    controller.begin(2)
+    for device in devices:
+        controller.submit(device.embeddings(2, device.embed(weight_ID)))
+    controller.derive(2)
+    controller.begin(3)
+    after = controller.enclave._vectors
+    assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
+    run_round(controller, devices, 4, weight_ID)
+    assert any((before[name] != controller.enclave._vectors[name]).any() for name in before)
+
+
+def test_class_vectors_under_noise_are_no_plan():
+    plan = a_plan(loss={"kind": "margin-softmax"}, privacy={"kind": "gaussian", "clip": 0.5, "scale": 0.5})
+    with pytest.raises(ValueError, match="no privacy budget counts"):
+        Direct(plan)
+
+
 def test_no_derivatives_before_enough_embeddings_and_only_once():
     controller = Direct(a_plan())
     devices = joined(controller, 4)

@@ -71,10 +71,12 @@ def test_several_clients_a_class_and_every_server(optimiser):
     assert_same(train(problem, "cohort")[0], train(problem, "reference")[0])
 
 
-def test_late_clients():
+@pytest.mark.parametrize("kind", ["semi-hard", "margin-softmax"])
+def test_late_clients(kind):
     states = []
     for engine in ("cohort", "reference"):
-        problem = build("fdml", cohort={"late": 0.5, "join_round": 2, "size": 5}, run={"rounds": 4})
+        cohort = {"late": 0.5, "join_round": 2, "size": 5}
+        problem = build("fdml", options={"kind": kind}, cohort=cohort, run={"rounds": 4})
         state = begin(problem, 6)
         Engine(problem, engine).run(state, make_plan(problem.recipe, 0, 2, 6))
         join(problem, state)
@@ -82,6 +84,18 @@ def test_late_clients():
         states.append(state)
     assert_same(*states)
     assert states[0].server["taken"].tolist()[:6] != [0] * 6 and int(states[0].server["taken"].sum()) == 20
+
+
+def test_class_vectors_begin_with_a_class_and_stay_unit_vectors():
+    """Of five of twelve clients a round; whoever has not been there has none."""
+    problem = build("fdml", options={"kind": "margin-softmax"}, cohort={"size": 5}, run={"rounds": 2})
+    state, _ = train(problem)
+    seen = make_plan(problem.recipe, 0, 2, 12).client_TM.flatten().unique()
+    length_C = state.enclave["class_vectors"].norm(dim=1)
+    wanted_C = torch.zeros(12, dtype=torch.float64).index_fill(0, seen, 1.0)
+    assert 5 < len(seen) < 12
+    torch.testing.assert_close(length_C, wanted_C, rtol=0, atol=1e-12)
+    assert build("fdml").method.begin_enclave(problem.world) == {} and "class_vectors" not in state.server
 
 
 def tiny(lr: float, weights: str, server: dict, dropout: float = 0.0) -> tuple[Problem, nn.Module]:
@@ -184,9 +198,10 @@ def test_devices_one_by_one_ask_for_their_own_samples_alone():
 
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
-def test_blocks_of_rounds_and_a_checkpoint_do_not_matter(engine, tmp_path):
+@pytest.mark.parametrize("options", [LAPLACE, {"kind": "margin-softmax"}], ids=["laplace", "class vectors"])
+def test_blocks_of_rounds_and_a_checkpoint_do_not_matter(engine, options, tmp_path):
     part = {"over": 1.5, "most": 4, "lost": 0.2}
-    problem = build("fdml", options=LAPLACE, cohort={"size": 4}, run={"rounds": 6}, server=ADAM, split=part)
+    problem = build("fdml", options=options, cohort={"size": 4}, run={"rounds": 6}, server=ADAM, split=part)
     whole, losses = train(problem, engine)
     parts, pieces = begin(problem), []
     for first, count in ((0, 2), (2, 1), (3, 3)):
@@ -232,11 +247,12 @@ class Poisoned:
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_embeddings_that_are_not_finite_are_refused_and_reach_nobody(engine, value):
+@pytest.mark.parametrize("kind", ["semi-hard", "margin-softmax"])
+def test_embeddings_that_are_not_finite_are_refused_and_reach_nobody(engine, value, kind):
     federation = people()
     bad = replace(federation, source=Poisoned(federation.source, [2, 7], value))
-    with_bad = planned(build("fdml", bad, local={"batch": 9}), engine, [1, 2, 4, 7, 9])
-    without = planned(build("fdml", federation, local={"batch": 9}), engine, [1, 4, 9])
+    with_bad = planned(build("fdml", bad, {"kind": kind}, local={"batch": 9}), engine, [1, 2, 4, 7, 9])
+    without = planned(build("fdml", federation, {"kind": kind}, local={"batch": 9}), engine, [1, 4, 9])
     assert int(with_bad.refused) == 4 and int(without.refused) == 0
     for state in (with_bad, without):
         state.refused, state.server = torch.zeros(()), {}
@@ -247,10 +263,10 @@ def test_embeddings_that_are_not_finite_are_refused_and_reach_nobody(engine, val
 def test_a_round_of_refused_clients_changes_nothing(engine):
     federation = people()
     bad = replace(federation, source=Poisoned(federation.source, list(range(12)), float("nan")))
-    problem = build("fdml", bad, server=ADAM)
+    problem = build("fdml", bad, {"kind": "margin-softmax"}, server=ADAM)
     state = planned(problem, engine, [1, 2, 4])
     first = begin(problem)
-    assert int(state.refused) == 6
+    assert int(state.refused) == 6 and not state.enclave["class_vectors"].any()
     assert torch.equal(state.theta_P, first.theta_P) and torch.equal(state.own["template"], first.own["template"])
 
 
@@ -266,9 +282,10 @@ def test_who_is_lost_after_embedding_still_shapes_the_others_derivatives(engine)
 
 def test_an_abandoned_round_changes_nothing_but_is_counted():
     """The derivatives have left by then: it costs privacy."""
-    problem = build("fdml", server=ADAM)
+    problem = build("fdml", options={"kind": "margin-softmax"}, server=ADAM)
     state = planned(problem, "cohort", [1, 2, 4], dead=(1, 2, 4))
     first = begin(problem)
+    assert not state.enclave["class_vectors"].any()
     assert torch.equal(state.theta_P, first.theta_P) and float(state.optim["step"]) == 0
     assert state.server["taken"].tolist() == [0, 2, 2, 0, 2] + 7 * [0]
 

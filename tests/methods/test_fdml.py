@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from selfsame.enclave import losses
 from selfsame.enclave.losses import Loss, value_and_derivatives
 from selfsame.errors import SelfsameError
 from selfsame.methods import Cohort, World, fdml, make
 from selfsame.methods.fdml import KINDS, Fdml, FlTraditional
-from selfsame.methods.split import SplitLoss, joint_derivatives
+from selfsame.methods.split import SplitLoss, enclave_step, joint_derivatives
 from selfsame.methods.wire import Sight
 from selfsame.streams import Stream
 
@@ -44,9 +45,19 @@ def there(emb_MBD: Tensor, mask_MB: Tensor) -> tuple[Tensor, list[int]]:
     return emb_MBD.flatten(0, 1)[keep], LABEL_M[:, None].expand(mask_MB.shape).flatten()[keep].tolist()
 
 
+def softmax_by_loops(method: Fdml, emb: list[Tensor], label: list[int], vectors: dict[int, Tensor]) -> Tensor:
+    """CosFace's (4): unit embeddings and unit class vectors, the margin off the own cosine, the mean over samples."""
+    total = torch.zeros(())
+    for e, own in zip(emb, label):
+        e = e / (e * e).sum().sqrt()
+        power = {c: torch.exp(method.logit_scale * (e @ v - method.margin * (c == own))) for c, v in vectors.items()}
+        total = total - torch.log(power[own] / sum(power.values()))
+    return total / len(emb)
+
+
 def by_loops(method: Fdml, emb: list[Tensor], label: list[int]) -> Tensor:
     """The loss from its definition, one pair or triplet after another."""
-    if method.normalise or method.kind == "multi-similarity":
+    if method.normalise or method.kind in fdml.ON_SPHERE:
         emb = [e / (e * e).sum().sqrt() for e in emb]
 
     def distance(a: int, b: int) -> Tensor:
@@ -71,6 +82,16 @@ def by_loops(method: Fdml, emb: list[Tensor], label: list[int]) -> Tensor:
             push = sum((torch.exp(method.beta * (emb[a] @ emb[n] - method.base)) for n in others[a]), torch.zeros(()))
             total = total + torch.log(1 + pull) / method.alpha + torch.log(1 + push) / method.beta
         return total / len(emb)
+    if method.kind == "supervised-contrastive":
+        shares = []
+        for a in everybody:
+            whole = sum((torch.exp(emb[a] @ emb[j] / method.temperature) for j in everybody if j != a), torch.zeros(()))
+            logs = [torch.log(torch.exp(emb[a] @ emb[p] / method.temperature) / whole) for p in mates[a]]
+            shares += [-sum(logs, torch.zeros(())) / len(logs)] if logs else []
+        return sum(shares, torch.zeros(())) / len(shares)
+    if method.kind == "margin-softmax":
+        vectors = {c: sum(emb[j].detach() for j in everybody if label[j] == c) for c in set(label)}
+        return softmax_by_loops(method, emb, label, {c: v / (v * v).sum().sqrt() for c, v in vectors.items()})
     if method.kind == "contrastive":
         together = [distance(a, p) for a in everybody for p in mates[a]]
         apart = [torch.clamp(method.margin - distance(a, n), min=0) for a in everybody for n in others[a]]
@@ -183,6 +204,10 @@ def test_nobody_to_compare_with(kind, clients):
         ({"alpha": -1.0}, "alpha"),
         ({"beta": 0.0}, "beta"),
         ({"base": 1.5}, "base must lie in"),
+        ({"temperature": 0.0}, r"temperature must lie in \[0.001, 1000\]"),
+        ({"logit_scale": 0.0}, "logit_scale must lie in"),
+        ({"class_lr": -1.0}, "class_lr must lie in"),
+        ({"kind": "margin-softmax", "noise": "laplace"}, "noise goes with no margin-softmax"),
         ({"drop": 0.2}, "drop goes with noise"),
         ({"noise": "laplace", "drop": 1.0}, "drop"),
         ({"noise": "laplace", "scale": 0.0}, "scale"),
@@ -215,11 +240,70 @@ def test_what_leaves_the_device():
     assert Fdml().exposed({}, {}) is None
 
 
+def test_class_vectors_stay_in_the_enclave():
+    wire = make("fdml", {"kind": "margin-softmax"}).wire
+    moved = set(wire.rows()) - set(Fdml.wire.rows())
+    assert moved == {("class_vectors", "stays", Sight.ENCLAVE, "a vector of each class")}
+    assert not {"class_vectors"} & {*wire.own, *wire.up, *wire.down, *wire.head}
+    assert set(make("fdml", {"kind": "margin-softmax"}).begin_enclave(World(6, 5, 4, LABEL_M))) == {"class_vectors"}
+    assert Fdml().begin_enclave(World(6, 5, 4, LABEL_M)) == {}
+
+
 def test_no_device_has_the_loss():
     emb_MBD, mask_MB = cohort()
     who = Cohort(torch.arange(6), LABEL_M, torch.ones(6, dtype=torch.bool))
     with pytest.raises(NotImplementedError, match="joint_loss"):
         Fdml().loss(emb_MBD, mask_MB, {}, {}, {}, who)
+
+
+# The enclave's class vectors
+
+
+def kept_table(seed: int = 5) -> Tensor:
+    """Vectors of nine classes, of which 1 and 3 (nobody's samples) and 7 have none; 5, 6 and 8 are not in the round."""
+    table_CD = torch.randn(9, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    table_CD[[1, 3, 7]] = 0
+    return fdml.on_sphere(table_CD)
+
+
+def test_a_round_with_class_vectors_by_loops():
+    """Absent classes are negatives, new ones begin at their mean, and all of them take a step and stay unit vectors."""
+    method = make("fdml", {"kind": "margin-softmax", "logit_scale": 5.0, "margin": 0.3, "class_lr": 2.5})
+    emb_MBD, mask_MB = cohort()
+    value, grad_MBD, after = enclave_step(method, {"class_vectors": kept_table()}, emb_MBD, mask_MB, LABEL_M)
+    emb_SD, label = there(emb_MBD, mask_MB)
+    vectors = {c: v.clone() for c, v in enumerate(kept_table()) if v.any()}
+    mean_D = sum(e / e.norm() for e, own in zip(emb_SD, label) if own == 1)
+    vectors[1] = mean_D / mean_D.norm()
+    assert set(vectors) == {0, 1, 2, 4, 5, 6, 8} and set(label) == {0, 1, 2, 4}
+    rows = [row.clone().requires_grad_() for row in emb_SD]
+    free = {c: v.requires_grad_() for c, v in vectors.items()}
+    wanted = softmax_by_loops(method, rows, label, {c: v / (v * v).sum().sqrt() for c, v in free.items()})
+    grads = torch.autograd.grad(wanted, [*rows, *free.values()])
+    assert float(value) == pytest.approx(wanted.item(), rel=1e-12)
+    torch.testing.assert_close(there(grad_MBD, mask_MB)[0], torch.stack(grads[: len(rows)]), rtol=1e-10, atol=1e-13)
+    for c, got in enumerate(after["class_vectors"]):
+        if c not in free:
+            assert not got.any()
+            continue
+        moved = (free[c] - 2.5 * grads[len(rows) + [*free].index(c)]).detach()
+        torch.testing.assert_close(got, moved / moved.norm(), rtol=1e-10, atol=1e-13)
+        assert not torch.equal(got, vectors[c].detach())
+
+
+def test_the_enclave_keeps_and_moves_the_same_class_vectors():
+    options = {"kind": "margin-softmax", "class_lr": 2.5}
+    emb_MBD, mask_MB = cohort()
+    table = {"class_vectors": kept_table()}
+    value, grad_MBD, after = enclave_step(make("fdml", options), table, emb_MBD, mask_MB, LABEL_M)
+    emb_SD, label = there(emb_MBD, mask_MB)
+    emb_SD, label_S, loss = emb_SD.numpy(), np.array(label), Loss(**options)
+    table_CD = losses.first_vectors(emb_SD, label_S, kept_table().numpy())
+    wanted, grad_SD, grad_CD = losses.margin_softmax(emb_SD, label_S, table_CD, loss)
+    assert float(value) == pytest.approx(wanted, rel=1e-12)
+    np.testing.assert_allclose(there(grad_MBD, mask_MB)[0], grad_SD, rtol=1e-10, atol=1e-13)
+    moved_CD = losses.moved_vectors(table_CD, grad_CD, loss)
+    np.testing.assert_allclose(after["class_vectors"], moved_CD, rtol=1e-10, atol=1e-13)
 
 
 # Algorithm 2
@@ -292,7 +376,7 @@ def test_scores_are_distances_to_the_mean(method):
     assert not method.by_angle and method.place(emb) is emb
 
 
-@pytest.mark.parametrize("options", [{"normalise": True}, {"kind": "multi-similarity"}])
+@pytest.mark.parametrize("options", [{"normalise": True}, *({"kind": kind} for kind in fdml.ON_SPHERE)])
 def test_on_the_sphere_the_cosine_orders_as_the_distance_does(options):
     method = make("fdml", options)
     emb = torch.randn(40, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

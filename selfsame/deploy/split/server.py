@@ -64,6 +64,7 @@ class SplitServer(Host[SplitAgreement]):
         self._queue: list[Ask] = []
         self._silent: set[str] = set()  # let a deadline of the open round pass
         self.state = begin(self.problem)
+        self.state.enclave = {}  # which keeps its tables itself
         self._enter()
 
     def _agree(self, transport: str, seeded: bool) -> SplitAgreement:

@@ -79,7 +79,14 @@ SEMI_HARD = {"kind": "semi-hard", "margin": 2.0}
 
 @pytest.mark.parametrize(
     ("precision", "server", "method"),
-    [("float32", None, {}), ("float32", ADAM, TRIPLETS), ("float64", None, SEMI_HARD), ("float64", ADAM, {})],
+    [
+        ("float32", None, {}),
+        ("float32", ADAM, TRIPLETS),
+        ("float64", None, SEMI_HARD),
+        ("float64", ADAM, {}),
+        ("float32", None, {"kind": "supervised-contrastive"}),
+        ("float64", None, {"kind": "margin-softmax"}),
+    ],
 )
 def test_with_the_enclave_process_between_it_is_the_simulator(loop, precision, server, method):
     """Every message finds a device that knows only what is on its disk."""
@@ -100,6 +107,30 @@ def test_with_the_enclave_process_between_it_is_the_simulator(loop, precision, s
         atol = 1e-2 if server else 1e-5  # with Adam the bias is in it
         torch.testing.assert_close(template_D, wanted.own["template"][i], rtol=0, atol=atol)
     assert "SIMULATED" in str(one.device["node0"].attested)
+
+
+def test_class_vectors_stay_in_the_enclave_and_learn_as_in_the_simulator(loop):
+    """Three of four devices a round, the absent one a negative; a round that is given up moves no vector."""
+    method = {"kind": "margin-softmax", "class_lr": 3.0, "logit_scale": 8.0}
+    recipe = a_recipe(rounds=6, method=method, precision="float64", cohort={"size": 3})
+    one = loop(recipe, terms_of(3, strategy="as"))
+
+    def deliver(ask):
+        return None if kind_of(ask) == "derive" and one.server.round == 2 else one.ask(ask)
+
+    one.run(deliver=deliver)
+    wanted = simulated(recipe, as_happened(one))
+    assert one.server.counts["given up"] == 1 and one.server.counts["complete"] == 5
+    assert len({tuple(record["embedded"]) for record in one.server.records}) > 1
+    assert_equal(one, wanted)
+    kept = one.server._enclave.enclave._vectors
+    assert len(kept) == 4 and one.server.state.enclave == {}
+    table_CD = torch.from_numpy(np.stack(list(kept.values())))
+    nearest_C = (table_CD @ wanted.enclave["class_vectors"].T).max(1).values
+    torch.testing.assert_close(nearest_C, torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-6)
+    everything = b"".join(ask.payload for ask in one.log)
+    for vector_D in kept.values():
+        assert vector_D.tobytes() not in everything and vector_D.astype(np.float32).tobytes() not in everything
 
 
 def test_weights_are_numbers_of_samples(loop):

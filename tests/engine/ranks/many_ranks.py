@@ -75,6 +75,7 @@ CASES["fedmetric, passes"] = Case("fedmetric", parts={"cohort": SOME, "local": {
 CASES["fedhide, clusters"] = Case("fedhide", options={"search": "clustered", "negatives": 4}, parts={"cohort": SOME})
 CASES["fedaws, full"] = Case("fedaws", options={"spread": "full"}, parts={"cohort": SOME, "local": {"lr": 0.01}})
 CASES["fdml, noise"] = Case("fdml", options={"noise": "laplace", "drop": 0.2}, parts={"cohort": SOME})
+CASES["fdml, class vectors"] = Case("fdml", options={"kind": "margin-softmax"}, parts={"cohort": SOME})
 CASES["fdml, replies lost"] = Case(
     "fdml", parts={"cohort": {"size": 5, "dropout": 0.5}, "split": {"over": 2.0, "lost": 0.3, "strategy": "as"}}
 )

@@ -1,0 +1,128 @@
+"""Losses that see the whole round, on unseen people: python bench/joint.py choose|measure|table FILE [options].
+
+FDML's losses in the enclave beside softmax, which has everybody's class vector in the open, and FedCrowd, whose clients
+see two sums. What the loss does and what the optimiser does is told apart: the first two have both optimisers.
+
+choose   every setting of every loss's grid (four learning rates times two settings of its own), on people set apart of
+         those that are trained on (`for_choosing`), one seed; nothing of the test is looked at.
+measure  the best setting of each by that, on the whole federation, three seeds.
+table    what is in the file.
+
+Every finished run is a line of the file, and a run that is there is not repeated. The rest of a recipe is that of
+recipes/DATA.toml. Options as of bench/frontier.py:
+
+    python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
+    python bench/joint.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
+    python bench/joint.py choose lfw.jsonl --data lfw --path DATA --device cuda --methods "softmax; semi-hard, Adam"
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import product
+
+import frontier
+from common import finished
+from frontier import Tables, chosen, done, federation_of, figures, recipe, spread, trained, write
+
+from selfsame.data import Federation
+from selfsame.data.choosing import for_choosing
+from selfsame.engine.machine import choose_machine, facts
+
+# The momentum rows have the recipe's server and the learning rates of bench/frontier.py, these Adam with its own.
+ADAM = {"optimiser": "adam", "momentum": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}
+RATES = (0.0003, 0.001, 0.003, 0.01)
+MOMENTUM = ("softmax", "FedCrowd")
+
+
+def _enclave(kind: str, *own: Tables) -> tuple[Tables, tuple[Tables, ...]]:
+    return {"name": "fdml", "kind": kind}, own
+
+
+LOSSES: dict[str, tuple[Tables, tuple[Tables, ...]]] = {
+    "softmax": frontier.METHODS["softmax"],
+    "softmax, Adam": frontier.METHODS["softmax"],
+    "FedCrowd": frontier.METHODS["FedCrowd"],
+    "FedCrowd, Adam": frontier.METHODS["FedCrowd"],
+    "semi-hard, Adam": _enclave("semi-hard", {"normalise": False}, {"normalise": True}),
+    "multi-similarity, Adam": _enclave("multi-similarity", {"beta": 50.0}, {"beta": 20.0}),
+    "supervised contrastive, Adam": _enclave("supervised-contrastive", {"temperature": 0.1}, {"temperature": 0.05}),
+    "margin softmax, Adam": _enclave("margin-softmax", {"logit_scale": 16.0}, {"logit_scale": 32.0}),
+}
+
+
+def settings(data: str, name: str) -> Iterator[tuple[Tables, float]]:
+    """The grid of a loss."""
+    if name in MOMENTUM:
+        yield from frontier.settings(data, name)
+        return
+    common, own = LOSSES[name]
+    for more, rate in product(own, RATES):
+        yield {**common, **more}, rate
+
+
+def server_of(name: str, rate: float) -> Tables:
+    """What of the recipe the optimiser needs: Adam's learning rate is the server's, with the recipe's cosine."""
+    if name in MOMENTUM:
+        return {}
+    return {"local": {"lr": 1.0, "schedule": "constant"}, "server": {**ADAM, "lr": rate, "schedule": "cosine"}}
+
+
+def run_once(
+    args: argparse.Namespace, federation: Federation, key: Tables, setting: tuple[Tables, float], seed: int
+) -> None:
+    """One run, unless the file has it."""
+    if done(args.file, key):
+        return
+    method, rate = setting
+    run, seconds = trained(recipe(args, method, rate, seed, server_of(key["method"], rate)), federation)
+    machine = facts(choose_machine(run.recipe.run).device)
+    write(args.file, key, {"options": method, "lr": rate, **figures(run), "seconds": seconds, "machine": machine})
+
+
+def choose(args: argparse.Namespace, names: list[str]) -> None:
+    federation = for_choosing(federation_of(args))
+    tasks = [(name, number, one) for name in names for number, one in enumerate(settings(args.data, name))]
+    for name, number, setting in tasks[args.part :: args.of]:
+        key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "rounds": args.rounds}
+        run_once(args, federation, key, setting, 0)
+
+
+def measure(args: argparse.Namespace, names: list[str]) -> None:
+    federation = federation_of(args)
+    for seed, name in list(product(range(args.seeds), names))[args.part :: args.of]:
+        best = chosen(args, name)
+        if best is not None:
+            key = {"phase": "measure", "data": args.data, "method": name, "seed": seed, "rounds": args.rounds}
+            run_once(args, federation, key, best, seed)
+
+
+def table(args: argparse.Namespace) -> None:
+    lines = finished(args.file)
+    print("| loss | EER, people set apart | EER, unseen | EER, seen | P@1 | chosen | seeds |")
+    print("|---|---:|---:|---:|---:|---|---:|")
+    for name in LOSSES:
+        here = [line for line in lines if line["key"]["method"] == name]
+        tried = [line["eer"] for line in here if line["key"]["phase"] == "choose" and line["eer"] is not None]
+        some = [line for line in here if line["key"]["phase"] == "measure"]
+        best = chosen(args, name)
+        if best is None:
+            continue
+        cells = [spread([line[what] for line in some]) for what in ("eer", "eer_seen", "p@1")]
+        apart = f"{100 * min(tried):.1f}" if tried else "-"
+        said = ", ".join(f"{key} {value}" for key, value in best[0].items() if key not in ("name", "kind"))
+        print(f"| {name} | {apart} | {' | '.join(cells)} | lr {best[1]:g}, {said} | {len(some)} |")
+
+
+def main() -> None:
+    args = frontier.options(__doc__).parse_args()
+    names = frontier.asked(args, LOSSES)
+    if args.what == "table":
+        table(args)
+    else:
+        (choose if args.what == "choose" else measure)(args, names)
+
+
+if __name__ == "__main__":
+    main()
