@@ -77,12 +77,16 @@ def picture(found: list[Row], out: Path) -> None:
 
     plt.rcParams |= {"svg.fonttype": "none", "font.size": 9, "svg.hashsalt": "selfsame"}
     sets = [data for data in TITLES if any(row["data"] == data for row in found)]
-    figure, axes = plt.subplots(1, len(sets), figsize=(4.1 * len(sets), 3.5), squeeze=False, layout="constrained")
-    for axis, data in zip(axes[0], sets, strict=True):
+    columns = 2 if len(sets) == 4 else len(sets)
+    down = -(-len(sets) // columns)
+    size = 4.1 * columns, 3.3 * down
+    figure, axes = plt.subplots(down, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis, data in zip(axes.flat, sets, strict=True):
         here = [row for row in found if row["data"] == data]
         _panel(axis, here)
         axis.set_title(TITLES[data])
-    axes[0][0].set_ylabel("EER, % (up is better)")
+    for row in axes:
+        row[0].set_ylabel("EER, % (up is better)")
     figure.savefig(out, metadata={"Date": None, "Creator": None})
     plt.close(figure)
 
