@@ -9,7 +9,7 @@ Now and then everybody is polled for w and w w', which leave the device as part 
 A prototype is a free vector, normalised wherever it is used and never where it is stored. Each client takes its own
 share out of the sums. Of clients that hold the same class nobody can: these push each other away.
 
-Shapes: M clients at work, B samples a batch, D embedding width, K width of the polls.
+Shapes: M clients at work, B samples per batch, D embedding width, K width of the polls.
 """
 
 from __future__ import annotations

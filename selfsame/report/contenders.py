@@ -48,7 +48,7 @@ JUDGES = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A setting, and what its runs came to, one a seed; None stands for a run that diverged."""
+    """A setting, and what its runs came to, one per seed; None stands for a run that diverged."""
 
     point: Point
     values: tuple[float | None, ...]
