@@ -1,8 +1,8 @@
 """Very many classes: python bench/extreme.py [--device cuda] [--classes 670091] [--width 512] [--cohort 4096].
 
 FedAwS on sparse bags of features (the shape of Amazon-670K) with mining (8) over a subset and over all classes. Prints
-one table: milliseconds per round (median, half range), what the search for neighbours takes of it, peak memory, the size
-of the tables, and the share of the true neighbours that the search finds.
+one table: milliseconds per round (median, half range), what the search for neighbours takes of it, peak memory, the
+size of the tables, and the share of the true neighbours that the search finds.
 """
 
 from __future__ import annotations

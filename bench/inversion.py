@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument(
         "--picture",
         type=Path,
-        help="PNG of what this call found: one row per picture, originals first, one column per case",
+        help="PNG of what this call found: one row per picture, one column per case",
     )
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()

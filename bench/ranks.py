@@ -1,10 +1,10 @@
 """One process against two of torchrun's on the CPU, in one run: python bench/ranks.py [--repeats 5] [--nccl] [--paper].
 
 FedHide, LeNet, 64 clients per round, batch 16, one local step; digits 8x8 and random 28x28 images; one thread per
-process. Blocks of rounds of one process and of two alternate, so that both see the same machine. Prints milliseconds per round
-(median, half range), the ratio of the medians and its range over the pairs of blocks, the processor time of rank 0 by
-itself and as one of two, and the bytes that crossed per round by field. The load is printed because on a machine that is
-busy with other work the ratio says nothing: the second process then has no core of its own.
+process. Blocks of rounds of one process and of two alternate, so that both see the same machine. Prints milliseconds
+per round (median, half range), the ratio of the medians and its range over the pairs of blocks, the processor time of
+rank 0 by itself and as one of two, and the bytes that crossed per round by field. The load is printed because on a
+machine that is busy with other work the ratio says nothing: the second process then has no core of its own.
 
 --nccl: one process with a group of its own on a GPU, to see the collectives' path run there; it measures no scaling.
 --paper: no measurement, but what would cross for 8 to 1,024 GPUs, and the time that the bytes alone would take.

@@ -1,9 +1,16 @@
 """The glossary is in order, short, and links to where a word matters; the pages' links lead somewhere."""
 
 import re
+from dataclasses import fields
 
 import pytest
 from shell import PAGES, prose
+
+from selfsame.config.recipe import SumsPart
+from selfsame.deploy.policy import DevicePolicy
+from selfsame.device.rules import RULES
+from selfsame.methods.wire import Sight
+from selfsame.report.words import AGGREGATIONS
 
 DOCS = PAGES / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
@@ -31,6 +38,32 @@ def test_words_are_there_once_and_in_order():
 def test_an_entry_is_short_and_links_on(name, text):
     assert links(text), f"{name}: no link"
     assert len(text.split()) <= 50, f"{name}: {len(text.split())} words"
+
+
+def listed(name):
+    """The words in backticks of an entry."""
+    return set(re.findall(r"`([^`]+)`", dict((anchor, text) for anchor, _, text in ENTRIES)[name]))
+
+
+def test_what_an_entry_lists_is_what_there_is():
+    text = {anchor: words for anchor, _, words in ENTRIES}
+    assert listed("rule") == set(RULES)
+    assert listed("aggregation") == set(AGGREGATIONS)
+    assert all(sight.name.lower() in text["sight"] for sight in Sight)
+    assert listed("quiet") | listed("clip") == {"sums.quiet", "sums.clip"}
+    assert {"quiet", "clip"} <= {part.name for part in fields(SumsPart)}
+
+
+@pytest.mark.parametrize(
+    ("word", "about"),
+    [
+        ("participants", "how many devices"), ("clear", "see an update by itself"), ("noise", "noise"), ("work", "work"),
+        ("parameters", "size of the network"), ("helpers", "helpers"), ("measurements", "enclaves"),
+    ],
+)  # fmt: skip
+def test_a_policy_has_the_limits_that_its_entry_names(word, about):
+    entry = dict((anchor, text) for anchor, _, text in ENTRIES)["policy"]
+    assert about in " ".join(entry.split()) and word in {part.name for part in fields(DevicePolicy)}
 
 
 def test_the_tutorial_links_to_words_that_are_there():
