@@ -3,8 +3,8 @@
 FOLDER is what `selfsame export RUN --web FOLDER` wrote for a run on the digits. Serves it on this machine and plays it
 in headless Chromium, each time with a new profile: first visit, a later visit (from the service worker), one digit
 enrolled with 20 picture files, unlocked with its passphrase, one more file verified, then 20 more. Prints the least
-seconds of each, the size of the folder, and the load of the machine before and after. Needs Node and the npm packages of
-`make web-test`.
+seconds of each, the size of the folder, and the load of the machine before and after. Needs Node and the npm packages
+of `make web-test`.
 """
 
 from __future__ import annotations
