@@ -23,7 +23,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,8 +56,7 @@ def write_digits(folder: Path) -> dict[str, Path]:
         found[name] = folder / name
         found[name].mkdir()
         for number in range(first, last):
-            grey = np.clip(np.asarray(own[number, 0], float) * 255 / 16, 0, 255)
-            Image.fromarray(grey.astype(np.uint8)).save(found[name] / f"{number}.png")
+            Image.fromarray(own[number, 0].numpy()).save(found[name] / f"{number}.png")
     return found
 
 
