@@ -3,7 +3,7 @@
 Starts `selfsame train fedhide` as a user would, on the CPU, in a process of its own that writes to a terminal: on the
 digits that come with scikit-learn, and on random 28x28 images in MNIST's files (60,000 and 10,000 of them). Each step
 is timed without the other steps that it calls, so that the rows of a table add up to the time from the start of the
-process to its end. Prints a table a case: seconds (median, half range) and the share of the run. MORE marks a step
+process to its end. Prints a table per case: seconds (median, half range) and the share of the run. MORE marks a step
 beside the rounds with more than 5 %; `import` and Python's own start cost the same however long the run. POSIX only.
 """
 
@@ -189,7 +189,7 @@ def table(name: str, runs: list[dict[str, Any]]) -> None:
     total = statistics.median(run["total"] for run in runs)
     each = statistics.median(1000 * run["steps"][ROUNDS] / run["rounds"] for run in runs)
     beside = statistics.median(run["beside"] for run in runs)
-    print(f"\n{name}: {total:.2f} s, {each:.2f} ms a round")
+    print(f"\n{name}: {total:.2f} s, {each:.2f} ms per round")
     print(f"{'step':32s} {'seconds':>9s} {'+-':>7s} {'share':>7s}")
     for step in runs[0]["steps"]:
         times = [run["steps"][step] for run in runs]

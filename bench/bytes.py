@@ -1,6 +1,6 @@
 """What a round on real devices sends, what half precision costs, and what lost replies cost.
 
-python bench/bytes.py sizes    bytes a round and device for each method, of real messages at ResNet-18 size
+python bench/bytes.py sizes    bytes per round and device for each method, of real messages at ResNet-18 size
 python bench/bytes.py parts    the same for fedhide where a part of the network learns, or adapters of it
 python bench/bytes.py half     accuracy with the network in half precision against exact, digits, several seeds
 python bench/bytes.py lost     accuracy where 30 % and 60 % of the replies are lost over 50 rounds, digits
@@ -93,7 +93,8 @@ def sizes(
 
 def size_table() -> None:
     samples = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    print(f"ResNet-18, 512-d, {CLIENTS} clients and classes; bytes a round and device; {header(torch.device('cpu'))}\n")
+    print(f"ResNet-18, 512-d, {CLIENTS} clients and classes; bytes per round and device")
+    print(f"{header(torch.device('cpu'))}\n")
     print("| method | parameters | down, fp32 | up, fp32 | down, fp16 | up, fp16 | fp16 of fp32 | registration, once |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in LOCAL:
@@ -116,7 +117,7 @@ PARTS: dict[str, dict[str, object]] = {
 
 def part_table() -> None:
     samples = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    print(f"fedhide, ResNet-18, 512-d; bytes a round and device; {header(torch.device('cpu'))}\n")
+    print(f"fedhide, ResNet-18, 512-d; bytes per round and device; {header(torch.device('cpu'))}\n")
     print("| what learns | parameters | down, fp32 | up, fp32 | up, fp16 |")
     print("|---|---:|---:|---:|---:|")
     for what, part in PARTS.items():
@@ -265,7 +266,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=LOCAL, choices=LOCAL)
     parser.add_argument("--rounds", type=int, default=0, help="50 for lost replies, 200 for half precision")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1, help="local steps a round, for lost replies")
+    parser.add_argument("--steps", type=int, default=1, help="local steps per round, for lost replies")
     parser.add_argument("--devices", action="store_true", help="lost replies over server and devices, disks and all")
     given = parser.parse_args()
     torch.set_num_threads(1)

@@ -57,7 +57,7 @@ class Case:
 
 
 def timed(run: Callable[[int], float], count: int, repeats: int) -> tuple[float, float]:
-    """(median, half the range) of milliseconds a round over `repeats` blocks of `count` rounds."""
+    """(median, half the range) of milliseconds per round over `repeats` blocks of `count` rounds."""
     times = [1000 * run(count) / count for _ in range(repeats)]
     return statistics.median(times), (max(times) - min(times)) / 2
 

@@ -1,6 +1,6 @@
 """Whether a change of the code changed a result: every method trained 20 rounds on digits, and a digest of what it has.
 
-Reference engine, float64, one process a method, through the command line alone, so that the script outlives the
+Reference engine, float64, one process per method, through the command line alone, so that the script outlives the
 modules behind it. Digests hold for one machine: another processor rounds otherwise.
 
     python bench/digests.py > before.txt      (on the old tree)

@@ -1,6 +1,6 @@
 """FedHide's negative term alone, without images: how far prototypes go, and what (17) reads: python bench/drift.py.
 
-Prototypes start from N(0, I) and take steps on lambda times (3), ten of 100 clients a round in turn; proxies are (4).
+Prototypes start from N(0, I) and take steps on lambda times (3), ten of 100 clients per round in turn; proxies are (4).
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     given = parser.parse_args()
     print(header(torch.device("cpu")))
-    print("| what happens | rounds released | answers a round | stood in for | P@1 % | counted |")
+    print("| what happens | rounds released | answers per round | stood in for | P@1 % | counted |")
     print("|---|---:|---:|---:|---:|---|")
     for name, options in DRILLS.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """The cohort engine against the reference engine, in one run: python bench/engines.py [--device cuda] [--profile].
 
-CPU case: digits, LeNet, 64 clients a round, batch 16. CUDA case: CIFAR-100 shapes, ResNet-18 with group norm, 512-d,
-10 of 100 clients, batch 16, random crop and flip, FedHide. Prints one table: milliseconds a round (median, half range),
-and the ratio.
+CPU case: digits, LeNet, 64 clients per round, batch 16. CUDA case: CIFAR-100 shapes, ResNet-18 with group norm, 512-d,
+10 of 100 clients, batch 16, random crop and flip, FedHide. Prints one table: milliseconds per round (median, half
+range), and the ratio.
 """
 
 from __future__ import annotations

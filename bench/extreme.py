@@ -1,8 +1,8 @@
 """Very many classes: python bench/extreme.py [--device cuda] [--classes 670091] [--width 512] [--cohort 4096].
 
 FedAwS on sparse bags of features (the shape of Amazon-670K) with mining (8) over a subset and over all classes. Prints
-one table: milliseconds a round (median, half range), what the search for neighbours takes of it, peak memory, the size
-of the tables, and the share of the true neighbours that the search finds.
+one table: milliseconds per round (median, half range), what the search for neighbours takes of it, peak memory, the
+size of the tables, and the share of the true neighbours that the search finds.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def recall(table_CD: Tensor, queries: int, k: int) -> float:
 
 
 def measure(options: argparse.Namespace, name: str, method: dict) -> list:
-    """[name, ms a round, half range, peak MiB, MiB of the state, recall] of one case."""
+    """[name, ms per round, half range, peak MiB, MiB of the state, recall] of one case."""
     device = torch.device(options.device)
     tables = {
         "method": method,
@@ -129,7 +129,7 @@ def main() -> None:
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(f"{rows[-1][0]}: {rows[-1][1]:.1f} ms", flush=True)
     print(header(torch.device(options.device)))
-    print(f"{options.classes:,} classes x {options.width}, {options.cohort:,} clients a round, batch {options.batch}")
+    print(f"{options.classes:,} classes x {options.width}, {options.cohort:,} clients per round, batch {options.batch}")
     print(
         f"{'case':40s} {'ms/round':>9s} {'+-':>6s} {'peak MiB':>9s} {'state MiB':>9s} {'times':>6s} {'recall@10':>9s}"
     )

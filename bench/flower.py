@@ -39,7 +39,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def order(name: str, nodes: int, rounds: int) -> Recipe:
-    """The first digits, one a node, and the network that suits them."""
+    """The first digits, one per node, and the network that suits them."""
     lr = 0.01 if name.startswith("fedmetric") else 0.1
     return from_mapping(
         {
@@ -114,7 +114,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print("| method | network and tables | private fields | seconds a round | bytes down | bytes up |")
+    print("| method | network and tables | private fields | seconds per round | bytes down | bytes up |")
     print("|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.methods.split(","):

@@ -1,10 +1,10 @@
 """How a round grows: python bench/growth.py [--what clients,cohort,width,classes,samples] [--methods fedhide,fedaws].
 
-Synthetic identities of 8x8 pixels, LeNet, on the CPU: 4,096 clients of as many classes, 64 of them a round, embeddings
-of width 64, 20 samples a client, batch 16; then one of these is grown while the others stay. FedHide reads the table of
-all proxies, FedAwS mines (8) among all classes. Each case runs in a process of its own, so that its peak memory is its
-own. Prints one table: milliseconds a round (median, half range), what choosing the cohort costs, peak memory and how
-much of it came with the case, the size of the tables, seconds until the third round.
+Synthetic identities of 8x8 pixels, LeNet, on the CPU: 4,096 clients of as many classes, 64 of them per round,
+embeddings of width 64, 20 samples per client, batch 16; then one of these is grown while the others stay. FedHide reads
+the table of all proxies, FedAwS mines (8) among all classes. Each case runs in a process of its own, so that its peak
+memory is its own. Prints one table: milliseconds per round (median, half range), what choosing the cohort costs, peak
+memory and how much of it came with the case, the size of the tables, seconds until the third round.
 
 The two last columns say how time and memory grow with n: the slope of a line through the logarithms of all sizes, then
 of the three largest, and by the latter, where fixed costs hide least, a word; nothing may be WORSE than linear.

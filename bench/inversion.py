@@ -255,7 +255,9 @@ def main() -> None:
     parser.add_argument("--methods", default="", help="some of them, with ; between")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--picture", type=Path, help="a PNG of what this call found: a row a picture, a column a case, originals first"
+        "--picture",
+        type=Path,
+        help="PNG of what this call found: one row per picture, one column per case",
     )
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()

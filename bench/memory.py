@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-_EACH = 50  # images a person
+_EACH = 50  # images per person
 _SIDE = 96  # pixels of the JPEGs, decoded to 64
 
 

@@ -1,9 +1,9 @@
 """FedHide's search among all proxies and in clusters: python bench/neighbours.py [--device cuda] [--width 512].
 
-64 clients a round. Three kinds of table: random directions; a mixture of sqrt(N) / 2 bunches; and (not for 10^6 rows on
-a CPU) the proxies that FedHide reports itself when everybody has reported four times with clustered search, starting
+64 clients per round. Three kinds of table: random directions; a mixture of sqrt(N) / 2 bunches; and (not for 10^6 rows
+on a CPU) the proxies that FedHide reports itself when everybody has reported four times with clustered search, starting
 from random ones. In the first two a prototype lies at cosine 0.5 to its last proxy, as in training. Prints one table:
-milliseconds a round (median, half range) for the whole search, what the server looks up included; the share of the 10
+milliseconds per round (median, half range) for the whole search, what the server looks up included; the share of the 10
 nearest that are found; and what one client is sent. "by prototype" is what would be found in the clusters nearest to
 the prototype, which the server does not know and FedHide does not use. A line above each block: what it takes to build
 the clusters in three passes and to keep them up, and the negative term with its derivative over all proxies or 1024
@@ -132,7 +132,7 @@ def measure(kind: str, rows: int, width: int, device: torch.device, repeats: int
     built = f"built in {scene.build_s:.1f} s, " if scene.build_s else ""
     print(
         f"-- {kind}, {rows:,} proxies ({held['proxies']:.0f} MiB): {len(server['cluster_centres'])} clusters, {built}"
-        f"upkeep {upkeep:.1f} ms a round, {sum(v for k, v in held.items() if k.startswith('cluster')):.1f} MiB, "
+        f"upkeep {upkeep:.1f} ms per round, {sum(v for k, v in held.items() if k.startswith('cluster')):.1f} MiB, "
         f"{100 * moved:.1f} % of rows displaced; negative term {whole:.1f} ms, drawn {drawn:.1f} ms"
     )
     ms, spread = scene.milliseconds(lambda: scene.search(FULL), repeats)
@@ -161,7 +161,7 @@ def main() -> None:
     device = torch.device(options.device)
     torch.set_num_threads(1)
     print(header(device))
-    print(f"width {options.width}, {CLIENTS} clients a round, {options.repeats} repeats")
+    print(f"width {options.width}, {CLIENTS} clients per round, {options.repeats} repeats")
     print(
         f"{'table':9s} {'proxies':>10s} {'probes':>6s} {'ms':>9s} {'+-':>7s} {'recall':>8s} {'by prototype':>13s} "
         f"{'MiB sent':>9s}"

@@ -55,7 +55,7 @@ def people_of(folder: Path, template: int, seed: int) -> People:
     run = load_run(folder)
     method, federation = run.problem.method, run.problem.federation
     if not method.federated:
-        raise SelfsameError(f"{folder}: {method.name} has a network a client, a federated method is needed")
+        raise SelfsameError(f"{folder}: {method.name} has a network per client, a federated method is needed")
     parts = {"unseen people": federation.unseen, "held-out samples of training people": federation.test}
     least = template + max(SAMPLES) + REST
     enough = {kind: [y for y in part.y.unique().tolist() if int((part.y == y).sum()) >= least]

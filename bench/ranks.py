@@ -1,10 +1,10 @@
 """One process against two of torchrun's on the CPU, in one run: python bench/ranks.py [--repeats 5] [--nccl] [--paper].
 
-FedHide, LeNet, 64 clients a round, batch 16, one local step; digits 8x8 and random 28x28 images; one thread a process.
-Blocks of rounds of one process and of two alternate, so that both see the same machine. Prints milliseconds a round
-(median, half range), the ratio of the medians and its range over the pairs of blocks, the processor time of rank 0 by
-itself and as one of two, and the bytes that crossed a round by field. The load is printed because on a machine that is
-busy with other work the ratio says nothing: the second process then has no core of its own.
+FedHide, LeNet, 64 clients per round, batch 16, one local step; digits 8x8 and random 28x28 images; one thread per
+process. Blocks of rounds of one process and of two alternate, so that both see the same machine. Prints milliseconds
+per round (median, half range), the ratio of the medians and its range over the pairs of blocks, the processor time of
+rank 0 by itself and as one of two, and the bytes that crossed per round by field. The load is printed because on a
+machine that is busy with other work the ratio says nothing: the second process then has no core of its own.
 
 --nccl: one process with a group of its own on a GPU, to see the collectives' path run there; it measures no scaling.
 --paper: no measurement, but what would cross for 8 to 1,024 GPUs, and the time that the bytes alone would take.
@@ -64,7 +64,7 @@ class Case:
         self.state, self.engine = begin(self.problem), Engine(self.problem)
 
     def rounds(self, count: int) -> tuple[float, float]:
-        """Milliseconds a round, by the clock and of this process on its processor."""
+        """Milliseconds per round, by the clock and of this process on its processor."""
         plan = make_plan(self.problem.recipe, self.state.round, count, self.state.present)
         self.problem.ranks.wait()
         begun, spent = time.perf_counter(), time.process_time()
@@ -136,7 +136,7 @@ def nccl(count: int) -> None:
         times = [(plain.rounds(count)[0], one.rounds(count)[0], again.rounds(count)[0]) for _ in range(3)]
         gap, noise = (float((plain.state.theta_P - c.state.theta_P).abs().max()) for c in (one, again))
         a, b = (statistics.median(block[side] for block in times) for side in (0, 1))
-        print(f"{shape}, {precision}: plain {a:.2f} ms, with NCCL's group of one {b:.2f} ms a round")
+        print(f"{shape}, {precision}: plain {a:.2f} ms, with NCCL's group of one {b:.2f} ms per round")
         print(f"  after {3 + 3 * count} rounds theta {gap:.1e} apart; two plain runs {noise:.1e}")
         print(f"  {group.words}; {group.crossing_words()}")
     dist.destroy_process_group()
@@ -151,7 +151,7 @@ NEAR, FAR = 450e9, 50e9  # bytes a second out of a GPU: NVLink within a host, 40
 def paper() -> None:
     """The bytes of a round by the same formulas as in a run, and the time they take at these bandwidths."""
     row = 4 * WIDTH
-    print("GPUs, case, MB out of each a round, ms at 450 GB/s, ms at 50 GB/s, table MB on each")
+    print("GPUs, case, MB out of each per round, ms at 450 GB/s, ms at 50 GB/s, table MB on each")
     for ranks in (8, 16, 64, 256, 1024):
         clients = EACH * ranks
         fedhide = [Crossing(SUMMED, 4 * RESNET), Crossing(GATHERED, clients * (2 * row + 5))]

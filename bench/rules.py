@@ -212,7 +212,7 @@ def tables(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs, one a seed")
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs, one per seed")
     parser.add_argument("--draws", type=int, default=20, help="enrolments of everybody who is measured")
     parser.add_argument("--samples", type=int, nargs="+", default=list(SAMPLES), help="with which somebody enrols")
     parser.add_argument("--rest", type=int, default=10, help="samples that must be left to measure the TPR with")

@@ -2,8 +2,8 @@
 
 FedHide (10 neighbours, one local step, batch 16) on random samples of the shapes of CIFAR-100 (ResNet-18, 10 of 100
 clients), VoxCeleb1 (Fast ResNet-34 on 40 x 200 mel bands, 12 of 1,211) and VGGFace2 (MobileFaceNet on 64x64 faces, 9 of
-8,631). Prints one table: milliseconds a round, rounds a second, and the hours that the paper's number of rounds takes,
-beside the hours that the paper reports.
+8,631). Prints one table: milliseconds per round, rounds a second, and the hours that the paper's number of rounds
+takes, beside the hours that the paper reports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Case, header, random_federation, timed
 
-# net, clients, clients a round, sample, the paper's rounds and hours (Table 2)
+# net, clients, clients per round, sample, the paper's rounds and hours (Table 2)
 SHAPES = {
     "cifar100": ("resnet18", 100, 10, (3, 32, 32), 100_000, 21.0),
     "voxceleb": ("fast-resnet34", 1211, 12, (1, 40, 200), 50_000, 24.0),

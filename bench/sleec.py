@@ -148,7 +148,7 @@ def measure(args: argparse.Namespace) -> None:
 
 def table(args: argparse.Namespace) -> None:
     lines = [line for line in finished(args.file) if line["key"]["phase"] == "measure"]
-    print("| data | labels known | P@1 | P@3 | P@5 | published P@1 | seeds | CPU s a seed |")
+    print("| data | labels known | P@1 | P@3 | P@5 | published P@1 | seeds | CPU s per seed |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     for data, labels in sorted({(line["key"]["data"], line["key"]["labels"]) for line in lines}):
         some = [line for line in lines if (line["key"]["data"], line["key"]["labels"]) == (data, labels)]

@@ -2,8 +2,8 @@
 
 LFW: the 6,000 official pairs in ten folds, pictures of 64x64 of which the middle is kept. AudioMNIST: pairs of single
 digits of the twelve unseen speakers, 1 s at 8 kHz. EER with intervals by person, for each way of preparing samples and
-of comparing embeddings. Nothing is trained, so all of these are shown and none is chosen. A line of the file a case; a
-case that is there is not repeated.
+of comparing embeddings. Nothing is trained, so all of these are shown and none is chosen. One line of the file per
+case; a case that is there is not repeated.
 """
 
 from __future__ import annotations

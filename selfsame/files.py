@@ -237,7 +237,7 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a number")
 
 
-# Records, one a line
+# Records, one per line
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:

@@ -69,7 +69,7 @@ class Stream:
         return Stream(_mix(self.key_M * _MIX1 + step + 1))
 
     def bits(self, *shape: int) -> Tensor:
-        """64 random bits a number: int64 of shape (M, *shape)."""
+        """64 random bits per number: int64 of shape (M, *shape)."""
         count = math.prod(shape)
         # The xor keeps torch.compile from treating the product as an index, which may not exceed 64 bits.
         counter = (torch.arange(count, device=self.key_M.device) ^ _SALT) * _GOLDEN

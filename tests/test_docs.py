@@ -1,7 +1,6 @@
 """The manual: every link and anchor leads somewhere, every page is reached, the reference has all that the code has."""
 
 import dataclasses
-import importlib.util
 import re
 import sys
 import unicodedata
@@ -19,26 +18,23 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import options_of
 from selfsame.methods import METHODS, make
 from selfsame.nets import NETS
+from selfsame.report.words import sight_words
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+
+from reference import PAGES  # noqa: E402
+from reference.limits import allowed  # noqa: E402
+from reference.markdown import code  # noqa: E402
+
 DOCS = ROOT / "docs"
 WRITTEN = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\(([^)\s]*)\)")
 
 
 @cache
-def reference():
-    """tools/reference.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reference"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@cache
 def generated():
-    return {DOCS / "reference" / name: write() for name, write in reference().PAGES.items()}
+    return {DOCS / "reference" / name: write() for name, write in PAGES.items()}
 
 
 @cache
@@ -195,7 +191,7 @@ def test_every_recipe_key_has_type_default_and_meaning(part):
     assert set(found) == {one.name for one in fields}
     for one in fields:
         default = one.default if one.default is not dataclasses.MISSING else one.default_factory()
-        assert found[one.name][2] == reference().code(default)
+        assert found[one.name][2] == code(default)
         assert found[one.name][1] and len(found[one.name][-1]) > 3
 
 
@@ -207,12 +203,12 @@ def fits(part, key, value):
     return True
 
 
-LIMITED = [(part, key) for part, kind in PARTS.items() for key in sorted(reference().allowed(kind))]
+LIMITED = [(part, key) for part, kind in PARTS.items() for key in sorted(allowed(kind))]
 
 
 @pytest.mark.parametrize("part, key", LIMITED)
 def test_allowed_values_are_those_that_the_code_takes(part, key):
-    limit, default = reference().allowed(PARTS[part])[key], getattr(PARTS[part](), key)
+    limit, default = allowed(PARTS[part])[key], getattr(PARTS[part](), key)
     if part == "cohort" and key == "sampling":
         limit = tuple(word for word in limit if word != "all")
     if isinstance(limit, tuple):
@@ -231,8 +227,8 @@ def test_allowed_values_are_those_that_the_code_takes(part, key):
 def test_most_checks_of_recipes_are_read():
     """So that the reader of checks does not fall silent."""
     assert len(LIMITED) > 45
-    assert reference().allowed(PARTS["run"])["engine"] == ("auto", "cohort", "reference")
-    assert reference().allowed(PARTS["server"])["epsilon"] == "(0, inf)"
+    assert allowed(PARTS["run"])["engine"] == ("auto", "cohort", "reference")
+    assert allowed(PARTS["server"])["epsilon"] == "(0, inf)"
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -241,7 +237,7 @@ def test_every_option_of_a_data_set_is_there(name):
     found = rows(section)
     assert set(found) == set(DATASETS[name].options)
     for key, value in DATASETS[name].options.items():
-        assert found[key][2] == reference().code(value) and len(found[key][-1]) > 3
+        assert found[key][2] == code(value) and len(found[key][-1]) > 3
     assert DATASETS[name].wants.split()[0] in section
 
 
@@ -250,7 +246,7 @@ def test_every_option_of_a_network_is_there(name):
     found = rows(sections(page_of("networks.md"))[name])
     assert set(found) == set(options_of(NETS[name]))
     for key, value in options_of(NETS[name]).items():
-        assert found[key][2] == reference().code(value) and len(found[key]) == 4
+        assert found[key][2] == code(value) and len(found[key]) == 4
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -259,12 +255,12 @@ def test_every_option_and_field_of_a_method_is_there(name):
     found = rows(section.partition("| field |")[0])
     assert set(found) == {one.name for one in dataclasses.fields(METHODS[name])}
     for one in dataclasses.fields(METHODS[name]):
-        assert found[one.name][2] == reference().code(one.default) and len(found[one.name][-1]) > 2
+        assert found[one.name][2] == code(one.default) and len(found[one.name][-1]) > 2
     wire = make(name, {}).wire
     for field, way, sight, what in wire.rows():
         line = next(one for one in section.splitlines() if one.startswith(f"| `{field}` | {way} |"))
         assert what in line and wire.bound_words(field, way) in line
-        assert reference().sight_words(sight.name.lower()) in line
+        assert sight_words(sight.name.lower()) in line
 
 
 def test_what_deployments_read_is_there():

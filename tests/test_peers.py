@@ -126,7 +126,7 @@ def test_the_loss_and_the_step_of_the_class_vector():
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one step", "three steps"])
 def written(request, tmp_path_factory):
-    """A case on disk: 7 clients a round, the rounds of the check and two blocks of two."""
+    """A case on disk: 7 clients per round, the rounds of the check and two blocks of two."""
     folder = tmp_path_factory.mktemp("case")
     shape = case.Shape("positive-only", 7, request.param, 8, 2, 2)
     case.write(shape, folder)

@@ -37,7 +37,7 @@ _LOUD = 1e6  # a last layer so many times as large hardly moves by a loss of the
 _FAR = 2.0**20  # from everybody else's hyperspheres; a power of two, of which means are exact
 _DIGEST = "a device signs the digest of the network that it was sent, and"
 STOPS = {
-    CLEAR: "nothing needs to: the server reads each update",
+    CLEAR: "not needed: the server reads each update anyway",
     "masked": f"stopped: {_DIGEST} a helper takes the masks off records of one network alone",
     "enclave": f"stopped: {_DIGEST} the enclave adds up records of one network alone",
 }

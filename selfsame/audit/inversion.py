@@ -157,7 +157,7 @@ def invert(
 ) -> Inverted:
     """The pictures that these clients train on next, from the mean updates of groups of `size`, in order.
 
-    `taken`: working fields by name, a row a client, that the attacker takes for the truth and leaves as they are. By
+    `taken`: working fields by name, a row per client, that the attacker takes for the truth and leaves as they are. By
     default it is up to four groups of the first clients, and nothing is taken that the server does not know.
     """
     _check(problem, size, state.present)

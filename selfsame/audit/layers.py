@@ -12,7 +12,7 @@ from selfsame.methods.update_attack import Seen, seen_of
 
 @dataclass(frozen=True)
 class Layer:
-    """A last layer, one a client or the same for all: weights (M, D, H) or (D, H), a bias (M, D) or (D,), or none."""
+    """A last layer, one per client or the same for all: weights (M, D, H) or (D, H), a bias (M, D) or (D,), or none."""
 
     weight: Tensor
     bias: Tensor | None

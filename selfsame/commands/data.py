@@ -85,7 +85,8 @@ def _update_words(method: str, given: dict[str, dict[str, Any]], settings: list[
     part = "" if model.size == model.whole else f" of {model.whole:,} in the network"
     beside = f" and {head:,} beside it" if head else ""
     return (
-        f"a network update: {model.size:,} parameters{part}{beside} learn, {wide * model.parameters:,} bytes up a round"
+        f"a network update: {model.size:,} parameters{part}{beside} learn, "
+        f"{wide * model.parameters:,} bytes up per round"
         f" ({wide * (model.whole + head):,} where all learn)"
     )
 

@@ -99,7 +99,7 @@ def _show(variants: list[Exported], files: dict[str, Path]) -> None:
 
     rows = [
         ("bytes", *(shown(len(v.data) or None, ",d") for v in variants)),
-        ("ms a sample, one thread", *(shown(v.seconds, ".3f", 1e3) for v in variants)),
+        ("ms per sample, one thread", *(shown(v.seconds, ".3f", 1e3) for v in variants)),
         ("difference from PyTorch", *(shown(v.difference, ".1e") for v in variants)),
         ("EER %, training classes", *(shown(v.rates[0], ".2f", 100) for v in variants)),
         ("EER %, pairs of unseen people", *(shown(v.rates[1], ".2f", 100) for v in variants)),

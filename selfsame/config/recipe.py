@@ -253,9 +253,13 @@ def name_of(recipe: Recipe) -> str:
     """The recipe's name for people: its title, or the method and the options that were set."""
     if recipe.title:
         return recipe.title
-    options = ", ".join(f"{key}={value}" for key, value in recipe.method.options.items())
-    name = short_name(recipe.method.name)
-    return f"{name}({options})" if options else name
+    return option_words(short_name(recipe.method.name), recipe.method.options)
+
+
+def option_words(name: str, options: Mapping[str, Any]) -> str:
+    """A name with options in brackets, numbers to three digits."""
+    said = ", ".join(f"{key}={f'{x:.3g}' if isinstance(x, float) else x}" for key, x in options.items())
+    return f"{name}({said})" if said else name
 
 
 PARTS: dict[str, type[Any]] = {name: kind for name, kind in get_type_hints(Recipe).items() if kind is not str}

@@ -172,7 +172,7 @@ class Federation(Movable):
         unseen_share: float = 0.2,
         seed: int = 0,
     ) -> Federation:
-        """One client a person from your own arrays: `samples` (n, *shape), and whose each is.
+        """One client per person from your own arrays: `samples` (n, *shape), and whose each is.
 
         Images are (n, channels, height, width) of bytes, or (n, height, width) in grey; recordings (n, 1, samples) of
         16 bits; anything else float32, e.g. (n, features). Of each client `test` samples are kept for evaluation, and
@@ -212,7 +212,7 @@ class Federation(Movable):
         return replace(self, mean=(0.0,), std=(1.0,))
 
     def _channels(self, values: tuple[float, ...], like: Tensor) -> Tensor:
-        """One number a channel, made on the device: a copy from the CPU could not be captured in a CUDA graph."""
+        """One number per channel, made on the device: a copy from the CPU could not be captured in a CUDA graph."""
         return torch.cat([like.new_full((1,), value) for value in values]).reshape(-1, *(1 for _ in self.shape[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Image files by person: listed, decoded into the cache, and split into a federation of one client a person."""
+"""Image files by person: listed, decoded into the cache, and split into a federation of one client per person."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_photos(
     unseen_least: int = 0,
     chosen_only: bool = False,
 ) -> Federation:
-    """A federation of one client a person; `unseen` people, `barred` ones and trial `pairs` as the publisher has them.
+    """A federation of one client per person; `unseen` people, `barred` ones and trial `pairs` as published.
 
     With `chosen_only` the files of people who have no part are not decoded, and each choice has a cache of its own.
     """

@@ -1,4 +1,4 @@
-"""Sound files by person: listed, decoded into the cache, and split into a federation of one client a person."""
+"""Sound files by person: listed, decoded into the cache, and split into a federation of one client per person."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load_speech(
     unseen: Ints | None = None,
     pairs: Sequence[Pair] | None = None,
 ) -> Federation:
-    """A federation of one client a person whose samples are random clips of whole utterances."""
+    """A federation of one client per person whose samples are random clips of whole utterances."""
     packed = decoded(name, found, options)
     asked = options if pairs is None else replace(options, unseen_samples=0)
     split = split_people(name, found.person[packed.kept], found.names, asked, unseen=unseen)

@@ -1,4 +1,4 @@
-"""Tables of numbers by person: one row a sample, in a federation of one client a person."""
+"""Tables of numbers by person: one row per sample, in a federation of one client per person."""
 
 from __future__ import annotations
 

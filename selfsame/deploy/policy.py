@@ -68,7 +68,7 @@ class DevicePolicy:
         work = local.epochs * samples if local.epochs else local.steps * min(local.batch, max(samples, 1))
         if rounds > self.rounds:
             return f"{rounds:,} rounds, the policy allows {self.rounds:,} (rounds)"
-        return f"{work:,} samples of work a round, the policy allows {self.work:,} (work)" if work > self.work else ""
+        return f"{work:,} samples of work per round, the policy allows {self.work:,} (work)" if work > self.work else ""
 
     def _sums(self, terms: Agreed, method: LocalLoss) -> str:
         group, answers, noise = _sum_terms(terms, method)

@@ -161,7 +161,7 @@ def _flac(file: Path) -> tuple[int, Raw]:
 
 
 def _rows(file: Path, card: Card, resize: bool) -> list[Raw]:
-    """A .csv file with one sample a row: its columns by the names of training, or in that order if it knows none."""
+    """A .csv file with one sample per row: its columns by the names of training, or in that order if it knows none."""
     if card.dtype != "float32" or -1 in card.shape:
         raise SelfsameError(f"{file}: a table, the model takes {card.dtype} of shape {_shape(card.shape)}")
     try:

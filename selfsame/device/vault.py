@@ -1,4 +1,4 @@
-"""Sealed files on the device, one a user: encrypted, bound to user and model, replaced as a whole or not at all.
+"""Sealed files on the device, one per user: encrypted, bound to user and model, replaced as a whole or not at all.
 
 A file is a header that anybody may read (how the key is made, which enrolment, which model) and a text sealed with
 AES-256-GCM. The header and the user's name are authenticated with the text: a changed byte, a file under another

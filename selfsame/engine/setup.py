@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from selfsame import methods, nets
+from selfsame.config.presets import preset
 from selfsame.config.recipe import NetPart, Recipe, to_toml
 from selfsame.data import DATASETS, Federation, load
 from selfsame.engine.groups import initially_present
@@ -132,8 +133,7 @@ def prepare(
     recipe, federation = _with_features(recipe, federation), as_seen(recipe.net.name, federation)
     width = method.width(recipe.net.width)
     world = methods.World(federation.clients, federation.classes, width, federation.class_of_N)
-    first = replace(world, clients=min(expected or world.clients, initially_present(recipe, world.clients)))
-    method = method.fitted(first, min(cohort_size(recipe, world.clients), first.clients), recipe.run.rounds)
+    method = fitted_to(world, method, recipe, expected)
     method.check(world)
     check_polls(recipe, method, world)
     recipe = replace(recipe, method=replace(recipe.method, options=_said(recipe, method)))
@@ -149,6 +149,32 @@ def prepare(
     if recipe.sums.summed and ranks.active:
         raise SelfsameError("sums.aggregation: torchrun adds updates up in the clear; train in one process")
     return Problem.of(recipe, method, model, federation, world, ranks)
+
+
+def fitted_to(world: methods.World, method: LocalLoss, recipe: Recipe, expected: int | None = None) -> LocalLoss:
+    """The method with what its options leave open, fitted to the clients that are there from the first round on."""
+    first = replace(world, clients=min(expected or world.clients, initially_present(recipe, world.clients)))
+    return method.fitted(first, min(cohort_size(recipe, world.clients), first.clients), recipe.run.rounds)
+
+
+def set_options(recipe: Recipe, world: methods.World) -> dict[str, Any]:
+    """The method's options that somebody set: those of the recipe that neither the preset nor the method's fit gives.
+
+    The recipe of a run holds them all; each is left out in turn, to see whether it comes back as it was.
+    """
+    name, given = recipe.method.name, recipe.method.options
+    usual = preset(name, recipe.data.name).get("method", {})
+    found = {}
+    for key, value in given.items():
+        rest = {other: one for other, one in given.items() if other != key}
+        left = {**({key: usual[key]} if key in usual else {}), **rest}
+        try:
+            unset = getattr(fitted_to(world, methods.make(name, left), recipe), key)
+        except SelfsameError:  # the others do not go without it
+            unset = None
+        if value != unset:
+            found[key] = value
+    return found
 
 
 def learned_of(part: NetPart, net: nn.Module, seed: int) -> Learned | None:

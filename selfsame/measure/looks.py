@@ -29,7 +29,7 @@ class Evaluation:
 
 
 def class_templates(method: LocalLoss, truth_RD: Tensor, world: World) -> Tensor:
-    """One vector a class (C, D): the mean over the rows of its clients."""
+    """One vector per class (C, D): the mean over the rows of its clients."""
     if method.row == "class":
         return truth_RD
     class_R = world.class_of_N[: len(truth_RD)]

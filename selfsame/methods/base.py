@@ -4,7 +4,7 @@ A device is a cohort of one: the simulator calls these functions with M clients,
 every result depends on row m of the private arguments alone; the reference engine, which runs clients one by one, holds
 the methods to that.
 
-Shapes: M clients at work, N clients in all, C classes, R table rows, B samples a batch, D embedding width.
+Shapes: M clients at work, N clients in all, C classes, R table rows, B samples per batch, D embedding width.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class LocalLoss(Comparison, ABC):
 
     @abstractmethod
     def loss(self, emb_MBD: Tensor, mask_MB: Tensor, mine: Fields, sent: Fields, head: Fields, who: Cohort) -> Tensor:
-        """One value a client, shape (M,). Samples with mask 0 do not count."""
+        """One value per client, shape (M,). Samples with mask 0 do not count."""
 
     def report(
         self, mine: Fields, sent: Fields, who: Cohort, emb_MBD: Tensor, mask_MB: Tensor, stream: Stream
@@ -352,12 +352,12 @@ def products(a_MD: Tensor, b_ND: Tensor) -> Tensor:
 
 
 def sample_mean(value_MB: Tensor, mask_MB: Tensor) -> Tensor:
-    """Mean over the samples that count, one value a client: shape (M,)."""
+    """Mean over the samples that count, one value per client: shape (M,)."""
     return (value_MB * mask_MB).sum(1) / mask_MB.sum(1).clamp(min=1)
 
 
 def mean_embedding(emb_MBD: Tensor, mask_MB: Tensor) -> Tensor:
-    """Mean over the samples that count, one vector a client: shape (M, D)."""
+    """Mean over the samples that count, one vector per client: shape (M, D)."""
     return (emb_MBD * mask_MB[..., None]).sum(1) / mask_MB.sum(1, keepdim=True).clamp(min=1)
 
 

@@ -11,7 +11,7 @@ everybody points the same way is told apart by, and a sketch would let a network
 A prototype is a free vector, normalised wherever it is used and never where it is stored. Each client takes its own
 share out of the sums. Of clients that hold the same class nobody can: these push each other away.
 
-Shapes: M clients at work, B samples a batch, D embedding width, K width of products, W = D, or D + K with a sketch.
+Shapes: M clients at work, B samples per batch, D embedding width, K width of products, W = D, or D + K with a sketch.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The three share the loss (1)-(3) and Algorithm 1, and differ in how a proxy is made from the prototype: (4), (5) or (6).
 A prototype is a free vector, normalised wherever it is used and never where it is stored.
 
-Shapes: M clients at work, N clients in all, B samples a batch, D embedding width, K neighbours, L proxies near a
+Shapes: M clients at work, N clients in all, B samples per batch, D embedding width, K neighbours, L proxies near a
 client, S proxies drawn at random.
 """
 

@@ -12,7 +12,7 @@ What a proxy hides is less than section 3.2 suggests. Whoever knows s reads R = 
 the centre lies on a sphere of known radius around the proxy centre, not anywhere in the ball; and every round draws a
 new offset, so that the mean of a client's proxy centres over many rounds approaches its centre.
 
-Shapes: M clients at work, N clients in all, B samples a batch, D embedding width.
+Shapes: M clients at work, N clients in all, B samples per batch, D embedding width.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class FedUV(LocalLoss):
         return self.code_length
 
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
-        """Codeword selection (Algorithm 2): v = C(b || r), one an owner. Clients register in order of their ids."""
+        """Codeword selection (Algorithm 2): v = C(b || r), one per owner. Clients register in order of their ids."""
         self.check(world)
         class_N = world.class_of_N.cpu().numpy()
         by_id_R = np.argsort(client_R.cpu().numpy(), kind="stable")

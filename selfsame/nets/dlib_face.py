@@ -105,7 +105,7 @@ class DlibFace(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D)."""
         x = self.front(x)
-        # One number a channel, made where the pictures are: a copy from the CPU could not be captured in a CUDA graph.
+        # One number per channel, made where the pictures are: a CUDA graph cannot capture a copy from the CPU.
         mean_311 = torch.cat([x.new_full((1,), value / 255) for value in _MEAN])[:, None, None]
         x = F.max_pool2d(self.stem(x - mean_311).relu(), 3, 2)
         out: Tensor = self.head(self.blocks(x).mean((2, 3)))

@@ -48,7 +48,7 @@ JUDGES = {
 
 @dataclass(frozen=True)
 class Contender:
-    """A setting, and what its runs came to, one a seed; None stands for a run that diverged."""
+    """A setting, and what its runs came to, one per seed; None stands for a run that diverged."""
 
     point: Point
     values: tuple[float | None, ...]
@@ -205,7 +205,7 @@ def ladder_figure(contest: Contest, ladder: Ladder, label: str) -> Figure | None
     known = [(one, one.mean) for one in contest.contenders if one.mean is not None]
     if not known or len(ladder.values) < 2:
         return None
-    figure, ax = panel(4.7, 3.0)
+    figure, ax = panel(4.4, 3.0)
     place, factor = _places(ax, ladder), FIGURES[contest.by].factor
     last = max(one.round for one, _ in known)
     for one, mean in known:
@@ -250,7 +250,7 @@ def contest_curves(contest: Contest, label: str) -> Figure | None:
     lines = [line for line in lines if line[1]]
     if not lines:
         return None
-    figure, ax = panel(4.7, 3.0)
+    figure, ax = panel(4.4, 3.0)
     for one, rounds, values in lines:
         chosen = one is contest.best
         look: dict[str, Any] = {"color": THEME["s0" if chosen else "muted"][0], "lw": 2.0 if chosen else 0.8}

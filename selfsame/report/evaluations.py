@@ -1,4 +1,4 @@
-"""The evaluations of several runs side by side: error rates, and the ROC of every protocol, one line a run."""
+"""The evaluations of several runs side by side: error rates, and the ROC of every protocol, one line per run."""
 
 from __future__ import annotations
 

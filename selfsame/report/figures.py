@@ -11,7 +11,6 @@ import numpy as np
 from selfsame.measure.curves import det, deviate
 from selfsame.report.labels import place_labels
 from selfsame.report.style import THEME, Look, clean, log_axis, looks, numbered_looks, panel, styled
-from selfsame.report.tsne import tsne
 from selfsame.report.view import Picture, Point, RunView, series
 
 if TYPE_CHECKING:
@@ -26,7 +25,8 @@ CLASS_COLOURS = (
 )  # fmt: skip
 SIDE = 340  # of the picture of the embedding space, in units of its drawing
 _FEWEST = 12  # points that t-SNE is worth
-LEAKAGE_SIZE = (4.6, 3.7)  # inches
+_PERPLEXITY = 20.0  # neighbours that t-SNE keeps near each point, about
+LEAKAGE_SIZE = (4.4, 3.7)  # inches
 _RATES = (0.001, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95)  # marked on the axes of a DET curve
 _LEAST = 1e-4  # false accept rate at the left end of a logarithmic axis
 
@@ -43,7 +43,7 @@ def curves(
     lines = [line for line in lines if line[0]]
     if not lines:
         return None
-    figure, ax = panel(4.7, 3.0)
+    figure, ax = panel(4.4, 3.0)
     for rounds, values, look, thin in lines:
         dot = look.marker if len(rounds) <= 12 else None
         kind: dict[str, Any] = {"lw": 0.9, "mfc": "none", "ms": 5.0} if thin else {"lw": 1.7, "ms": 3.5}
@@ -100,7 +100,7 @@ def _smallest(lines: Sequence[Line]) -> float:
 @styled
 def protocol_roc(protocols: Sequence[tuple[Plain, Look]]) -> Figure:
     """The ROC of evaluated protocols."""
-    figure, ax = panel(4.7, 3.4)
+    figure, ax = panel(4.4, 3.3)
     draw_roc(ax, [(*points(protocol), look) for protocol, look in protocols])
     return figure
 
@@ -185,7 +185,7 @@ def _label(ax: Axes, spots: list[tuple[float, list[float], str]], inches: Point)
     ax.add_collection(LineCollection(lines, colors=THEME["muted"][0], lw=0.7, transform=ax.transAxes, clip_on=False))
     for label in found:
         at = label.box[0] / size[0], (label.box[1] + 2.5) / size[1]
-        ax.annotate(clean(label.name), at, xycoords="axes fraction", fontsize=8.5, annotation_clip=False)
+        ax.annotate(clean(label.name), at, xycoords="axes fraction", fontsize=9, annotation_clip=False)
 
 
 def _short(title: str, spots: list[tuple[float, list[float], str]]) -> str:
@@ -250,7 +250,7 @@ def protocol_det(protocols: Sequence[tuple[Plain, Look]]) -> Figure | None:
     lines = [line for line in lines if len(line[0]) > 1]
     if not lines:
         return None
-    figure, ax = panel(4.7, 3.4)
+    figure, ax = panel(4.4, 3.3)
     ticks = deviate(_RATES)
     low, high = float(deviate([5e-4])[0]), float(deviate([0.97])[0])
     ax.plot([low, high], [low, high], color=THEME["muted"][0], lw=0.8, dashes=(2, 2))
@@ -284,7 +284,7 @@ def refused(lines: Sequence[tuple[Sequence[float], int, Look]]) -> Figure | None
     lines = [line for line in lines if len(line[0])]
     if not lines:
         return None
-    figure, ax = panel(6.0, 3.0)
+    figure, ax = panel(4.4, 3.0)
     ax.axvspan(0, 10, color=THEME["truth"][0], alpha=0.12, lw=0)
     ax.axhline(50, color=THEME["muted"][0], lw=0.8, dashes=(2, 2))
     for shares, number, look in lines:
@@ -327,7 +327,7 @@ def project(
     flat = _pca(parts)
     if how == "tsne" and sum(map(len, parts)) >= _FEWEST and np.ptp(np.concatenate(parts), axis=0).any():
         ends = np.cumsum([len(part) for part in parts])[:-1]
-        flat = np.split(tsne(np.concatenate(parts), np.concatenate(flat)), ends)
+        flat = np.split(_tsne(np.concatenate(parts), np.concatenate(flat)), ends)
     else:
         how = "pca"
     return Picture(
@@ -340,6 +340,15 @@ def project(
         owner=[owner[number] for number in np.flatnonzero(whole).tolist()] if len(owner) else [],
         how=how,
     )
+
+
+def _tsne(x_SD: np.ndarray, begin_S2: np.ndarray) -> np.ndarray:
+    """The points in two dimensions; they begin at these places, so the picture is the same every time."""
+    from sklearn.manifold import TSNE
+
+    begin = 1e-4 * begin_S2 / max(float(begin_S2[:, 0].std()), 1e-12)
+    perplexity = min(_PERPLEXITY, (len(x_SD) - 1) / 3)
+    return np.asarray(TSNE(perplexity=perplexity, init=begin, max_iter=500, random_state=0).fit_transform(x_SD))
 
 
 def _pca(parts: list[np.ndarray]) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 from selfsame.report.table import Sheet
 from selfsame.report.words import finite, percent
 
-HEADINGS = ("Attacker", "What it does", "Who sees it", "Found\n%", "Cosine", "Chance\n%", "Rounds\nor s")
+HEADINGS = ("Attacker", "What it does", "Who sees it", "Found\n%", "Cosine", "Chance\n%", "Rounds\nor time")
 NOTE = (
     "Found: owners whose vector the attacker's guess is closest to. Chance: what a guess finds, or one of a whole "
     "group. Below the line: what other aggregations would show."

@@ -9,7 +9,7 @@ Box = tuple[float, float, float, float]  # left, bottom, right, top, in points
 Spot = tuple[float, float]
 
 HEIGHT = 11.0  # of a line of words, in points
-_LETTER = 5.5  # as wide as one of a wide font is at 8.5 points
+_LETTER = 5.8  # as wide as one of a wide font is at 9 points
 _CLOSE = 10.0  # up to which a name needs no leader line
 _ACROSS, _UP = 16.0, 12.0  # from one place that is tried to the next
 

@@ -51,7 +51,7 @@ DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 _RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p")
 STYLE = {
-    "font.size": 9,
+    "font.size": 9.5,  # in a figure of 4.4 inches 10 pixels on a phone
     "axes.edgecolor": THEME["muted"][0],
     "axes.labelcolor": THEME["ink"][0],
     "axes.titlecolor": THEME["ink"][0],

@@ -188,7 +188,7 @@ def results_table(views: Sequence[RunView]) -> Fitted:
 
 @dataclass(frozen=True)
 class Row:
-    """A variant and its runs, one a seed; None where a run has not ended yet."""
+    """A variant and its runs, one per seed; None where a run has not ended yet."""
 
     variant: Variant
     views: tuple[RunView | None, ...]

@@ -11,7 +11,7 @@ from selfsame.audit.attackers import Audited, Finding, findings
 from selfsame.audit.readers import ReportReader, SumReader, UpdateReader
 from selfsame.audit.spans import PollReader
 from selfsame.config.presets import make_recipe
-from selfsame.config.recipe import merged
+from selfsame.config.recipe import merged, option_words
 from selfsame.data import Federation
 from selfsame.engine.sums import check_sums
 from selfsame.methods import make
@@ -39,8 +39,7 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        said = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        return f"{self.method}({said})" if said else self.method
+        return option_words(self.method, self.options)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from selfsame.engine.groups import initially_present
 from selfsame.engine.machine import facts
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.setup import keep_first, prepare
+from selfsame.engine.setup import keep_first, prepare, set_options
 from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
@@ -68,8 +68,9 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The run's name for people: the recipe's title, or the method and the options that were set."""
-        return name_of(self.recipe)
+        """The run's name for people: the recipe's title, or the method and the options that somebody set."""
+        asked = set_options(self.recipe, self.problem.world)
+        return name_of(replace(self.recipe, method=replace(self.recipe.method, options=asked)))
 
     @property
     def final(self) -> Record:

@@ -84,7 +84,7 @@ def shorter(run: Run, left: float) -> list[str]:
         ways.append("--device cuda")
     size = cohort_size(recipe, federation.clients)
     if size > 2 * _FEW and not recipe.sums.summed:
-        ways.append(f"--set cohort.size={_FEW} (of {size} people a round)")
+        ways.append(f"--set cohort.size={_FEW} (of {size} people per round)")
     side = federation.shape[-1]
     if recipe.data.name == "imagefolder" and side > 32:
         ways.append(f"--set data.size=32 (now {side})")

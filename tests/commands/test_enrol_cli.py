@@ -269,7 +269,7 @@ def test_a_clients_own_vector(selfsame, runs, name):
     run, client = runs[name], 5
     raw = save_samples(run, client, 6)
     table = run.state.own["codeword"] if name == "feduv" else run.state.server["class_embedding"]
-    own = table[client if name == "feduv" else client // 2]  # two clients a class
+    own = table[client if name == "feduv" else client // 2]  # two clients per class
     score = run.problem.method.score(run.embed(raw), own[None])[:, 0]
     code, out, err = selfsame("enrol", run.folder, "samples.npy", "--user", "ann", "--client", client, "--tpr", "1")
     assert code == 0, err

@@ -1,13 +1,21 @@
 """The glossary is in order, short, and links to where a word matters; the pages' links lead somewhere."""
 
 import re
+from dataclasses import fields
 
 import pytest
 from shell import PAGES, prose
 
+from selfsame.config.recipe import SumsPart
+from selfsame.deploy.policy import DevicePolicy
+from selfsame.device.rules import RULES
+from selfsame.methods.wire import Sight
+from selfsame.report.words import AGGREGATIONS
+
 DOCS = PAGES / "docs"
 GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
 ENTRIES = re.findall(r'^<a id="([^"]+)"></a>\*\*(.+?)\*\* – (.*?)(?=\n\n|\Z)', GLOSSARY, re.MULTILINE | re.DOTALL)
+TEXT = {anchor: text for anchor, _, text in ENTRIES}
 WANTED = "prototype proxy codeword centre template cohort helper sum group stand-in poll sight enclave agreement policy"
 WANTED += " enrolment eer identified chance leakage p-at-1"
 MERGED = pytest.mark.skipif(not (DOCS / "guides").is_dir(), reason="the guides are not here")
@@ -31,6 +39,30 @@ def test_words_are_there_once_and_in_order():
 def test_an_entry_is_short_and_links_on(name, text):
     assert links(text), f"{name}: no link"
     assert len(text.split()) <= 50, f"{name}: {len(text.split())} words"
+
+
+def listed(name):
+    """The words in backticks of an entry."""
+    return set(re.findall(r"`([^`]+)`", TEXT[name]))
+
+
+def test_what_an_entry_lists_is_what_there_is():
+    assert listed("rule") == set(RULES)
+    assert listed("aggregation") == set(AGGREGATIONS)
+    assert all(sight.name.lower() in TEXT["sight"] for sight in Sight)
+    assert listed("quiet") | listed("clip") == {"sums.quiet", "sums.clip"}
+    assert {"quiet", "clip"} <= {part.name for part in fields(SumsPart)}
+
+
+@pytest.mark.parametrize(
+    ("word", "about"),
+    [
+        ("participants", "how many devices"), ("clear", "see an update by itself"), ("noise", "noise"),
+        ("work", "work"), ("parameters", "size of the network"), ("helpers", "helpers"), ("measurements", "enclaves"),
+    ],
+)  # fmt: skip
+def test_a_policy_has_the_limits_that_its_entry_names(word, about):
+    assert about in " ".join(TEXT["policy"].split()) and word in {part.name for part in fields(DevicePolicy)}
 
 
 def test_the_tutorial_links_to_words_that_are_there():

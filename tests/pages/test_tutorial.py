@@ -10,7 +10,7 @@ from shell import PAGES, Shell, Step, alike, blocks, differences, prose, steps
 
 TUTORIAL = (PAGES / "docs" / "tutorial.md").read_text(encoding="utf-8")
 # Seconds, bytes, and what an attacker gets of sums, which is luck.
-LOOSE = re.compile(r"^feduv\(secrets=seeded\) \d|^bytes|^ms a sample|^updates a sum")
+LOOSE = re.compile(r"^feduv\(secrets=seeded\) \d|^bytes|^ms per sample|^updates a sum")
 NOWHERE = re.compile(r"(?!)")
 
 

@@ -76,6 +76,12 @@ def test_nothing_sticks_out_and_no_words_lie_on_others(seen):
     assert {name: look["faults"] for name, look in seen.items() if look["faults"]} == {}
 
 
+def test_the_words_of_drawings_can_be_read(seen):
+    on_screen = {name: look["smallest"] for name, look in seen.items() if "printed" not in name}
+    assert all(on_screen.values())
+    assert {name: words for name, words in on_screen.items() if words[0] < 9} == {}
+
+
 def test_the_console_is_silent_and_nothing_is_asked(seen):
     assert {name: look["said"] for name, look in seen.items() if look["said"]} == {}
     loaded = [url for look in seen.values() for url in look["requests"]]

@@ -325,21 +325,30 @@ def test_tsne_keeps_neighbours_together_and_is_the_same_every_time():
     assert project(emb[:3], emb[:3], None, label[:3], label[:3] > 1, how="tsne").how == "pca"
 
 
-def test_the_gradient_of_tsne_is_that_of_the_divergence():
-    from selfsame.report.tsne import _gradient, _squared, _together
+def test_tsne_takes_samples_that_are_all_alike_but_a_few(recwarn):
+    emb = np.zeros((20, 4))
+    emb[17:] = np.eye(4)[:3]
+    for rows in (emb, emb[4:]):
+        label = np.arange(len(rows)) % 2
+        drawn = project(rows, rows[:2], rows[:2], label, label > 0, how="tsne")
+        assert drawn.how == "tsne" and np.isfinite(drawn.emb + drawn.truth + drawn.proxy).all()
+        assert len(drawn.emb) == len(rows) and len(drawn.truth) == len(drawn.proxy) == 2
+    assert project(0 * emb, emb[:0], None, np.zeros(20), np.zeros(20) > 0, how="tsne").how == "pca"
+    assert not recwarn.list
 
-    rng = np.random.default_rng(0)
-    near, y = _together(_squared(rng.normal(size=(9, 4)))), rng.normal(size=(9, 2))
 
-    def divergence(y):
-        heavy = np.array([[1 / (1 + ((a - b) ** 2).sum()) if a is not b else 0.0 for b in y] for a in y])
-        q = heavy / heavy.sum()
-        return sum(near[i, j] * math.log(near[i, j] / q[i, j]) for i in range(9) for j in range(9) if i != j)
+def test_tsne_keeps_nearer_than_pca_who_is_near():
+    rng = np.random.default_rng(1)
+    label = np.arange(72) % 12
+    emb = np.eye(12)[label] + 0.05 * rng.normal(size=(72, 12))
 
-    assert near.sum() == pytest.approx(1) and (near == near.T).all()
-    step = 1e-5 * np.eye(18).reshape(18, 9, 2)
-    slopes = [(divergence(list(y + s)) - divergence(list(y - s))) / 2e-5 for s in step]
-    np.testing.assert_allclose(_gradient(near, y).ravel(), slopes, atol=1e-6)
+    def kept(picture):
+        """How often the nearest of a point in the picture is of the same person."""
+        nearest = [min((math.dist(a, b), j) for j, b in enumerate(picture) if j != i)[1] for i, a in enumerate(picture)]
+        return np.mean([label[i] == label[j] for i, j in enumerate(nearest)])
+
+    tsne, pca = (project(emb, emb[:0], None, label, label > 5, how=how).emb for how in ("tsne", "pca"))
+    assert kept(tsne) == 1 > kept(pca)
 
 
 def test_validation_is_drawn_beside():

@@ -9,7 +9,7 @@ def test_every_setting_is_tried_once():
     assert [one.words for one in found[:2]] == ["feduv", "feduv"]
     hidden = {(one.aggregation, one.options["alpha"], one.options["neighbours"]) for one in found[2:]}
     assert hidden == {(way, a, k) for way in ("clear", "masked") for a in (0.0, 0.01) for k in (5, 10)}
-    assert len(found) == 10 and found[2].words == "fedhide(alpha=0.0, neighbours=5)"
+    assert len(found) == 10 and found[2].words == "fedhide(alpha=0, neighbours=5)"
 
 
 def test_those_that_keep_it_by_error_rate():

@@ -57,7 +57,7 @@ def test_the_methods_own_option_comes_first():
 def test_repr_is_one_line(run):
     for thing in (run, run.problem, run.state, run.problem.federation, run.problem.federation.test):
         assert "\n" not in repr(thing) and "tensor" not in repr(thing) and len(repr(thing)) < 240
-    assert "fedaws(neighbours=1) on digits, round 2 of 2" in repr(run)
+    assert "fedaws on digits, round 2 of 2" in repr(run)
 
 
 def test_dir_shows_the_interface_and_imports_nothing():

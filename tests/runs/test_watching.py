@@ -48,7 +48,7 @@ def test_one_long_round_says_enough():
     assert pace.each == pytest.approx(57) and pace.left == pytest.approx(57 * 599)
     words = estimate_words(a_run(), pace)
     assert words.startswith("about 9.5 h for 599 rounds of 57 s; shorter: ")
-    assert "--set cohort.size=10 (of 55 people a round)" in words and "--set data.size=32 (now 64)" in words
+    assert "--set cohort.size=10 (of 55 people per round)" in words and "--set data.size=32 (now 64)" in words
     assert "--rounds 6 (about 5 min)" in words
 
 

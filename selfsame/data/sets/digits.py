@@ -62,7 +62,7 @@ DIGITS = DataSet("digits", load_digits, False, "nothing: it comes with scikit-le
 
 
 def _table() -> NDArray[np.float64]:
-    """64 pixels and the digit a row, from the file inside scikit-learn: to import that takes a second."""
+    """64 pixels and the digit per row, from the file inside scikit-learn: to import that takes a second."""
     found = importlib.util.find_spec("sklearn")
     if found is None or not found.submodule_search_locations:
         raise SelfsameError("digits: scikit-learn, which holds them, is not installed; pip install scikit-learn")

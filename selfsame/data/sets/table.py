@@ -1,4 +1,4 @@
-"""A table with one row a sample and one column that says whose it is: any CSV file with a header."""
+"""A table with one row per sample and one column that says whose it is: any CSV file with a header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Touch events of anybody's from a CSV file, one row a touch or one row a point of a touch."""
+"""Touch events of anybody's from a CSV file, one row per touch or one row per point of a touch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from selfsame.fields import one_of
 
 WANTS = (
     "a CSV file, alone in the folder PATH, with a header and one row a touch (user, time, x_start, y_start, x_end, "
-    "y_end, duration, pressure, size) or one row a point of a touch (user, time, action, x, y, pressure, size)"
+    "y_end, duration, pressure, size) or one row per point of a touch (user, time, action, x, y, pressure, size)"
 )
 _BEYOND = 0.5  # how far off the screen, in screens, a touch may begin or end before its unit is in doubt
 _TOUCH = ("time", "x_start", "y_start", "x_end", "y_end", "duration", "pressure", "size")

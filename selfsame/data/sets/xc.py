@@ -1,4 +1,4 @@
-"""Extreme classification: the sets of the Extreme Classification Repository, one client a label.
+"""Extreme classification: the sets of the Extreme Classification Repository, one client per label.
 
 A sample is a float32 tensor (2, L): feature indices above their values, where a value of 0 is padding.
 """
@@ -127,7 +127,7 @@ def load_xc(
     if absent:
         notes.append(f"{absent} of {train.labels} labels have no training row, so no client")
     if lost:
-        notes.append(f"{lost} of {train.labels} labels lost all their rows when one label a row was drawn: no client")
+        notes.append(f"{lost} of {train.labels} labels lost all their rows when one label per row was drawn: no client")
     width = _width(train, test, longest, notes)
     return Federation(
         name=name,

@@ -47,7 +47,7 @@ class SplitAgreement(Agreed):
         """The terms of a problem that the server has prepared."""
         federation, recipe = problem.federation, problem.recipe
         if federation.classes != federation.clients:
-            raise SelfsameError(f"{federation.name}: on real devices every client is a person of its own; one a class")
+            raise SelfsameError(f"{federation.name}: on devices every client is a person of its own; one per class")
         precision = str(problem.model.dtype).removeprefix("torch.")
         seed = recipe.run.seed if seeded else 0
         part = RunPart(rounds=recipe.run.rounds, seed=seed, device="cpu", precision=precision)

@@ -156,7 +156,7 @@ def test_labels_that_lose_all_their_rows_are_reported(tmp_path):
     write(tmp_path, "1 2 3\n0,1,2 0:1\n", "1 2 3\n0,1,2 0:1\n")
     fed = load_xc(tmp_path)
     assert fed.clients == 1 and len(fed.test.labels.value) == 1
-    assert fed.notes == ("2 of 3 labels lost all their rows when one label a row was drawn: no client",)
+    assert fed.notes == ("2 of 3 labels lost all their rows when one label per row was drawn: no client",)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

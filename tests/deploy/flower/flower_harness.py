@@ -75,7 +75,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def order(method: str, nodes: int, rounds: int, **options: Any) -> Recipe:
-    """The first digits, one a node, and a small network."""
+    """The first digits, one per node, and a small network."""
     return from_mapping(
         {
             "method": {"name": method, **options},

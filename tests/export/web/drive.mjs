@@ -17,6 +17,7 @@ const requests = [];
 const faults = [];
 let context;
 let page;
+let ready; // seconds until the page was, the first time
 
 async function open(more = []) {
   const granted = asked.denied ? [] : ["camera", "microphone"];
@@ -38,10 +39,12 @@ async function open(more = []) {
 }
 
 async function load() {
+  const began = performance.now();
   await page.goto(asked.url);
   await page.waitForFunction(
     () => document.getElementById("state").textContent === "Ready." || !document.getElementById("fault").hidden,
   );
+  ready ??= (performance.now() - began) / 1000;
 }
 
 async function virtualPasskeys() {
@@ -275,6 +278,24 @@ const SCENARIOS = {
     await context.setOffline(true);
     await load();
     return { state: await text("state"), kept: await text("offline"), fault: await text("fault") };
+  },
+
+  // Seconds: until the page is ready, the first time and from the service worker; to unlock; to verdicts on files.
+  async times() {
+    const timed = async (work) => {
+      const began = performance.now();
+      await work();
+      return (performance.now() - began) / 1000;
+    };
+    await open();
+    await filled("offline");
+    await page.evaluate(() => navigator.serviceWorker.ready);
+    const again = await timed(load);
+    await enrolFiles("nina", asked.enrol);
+    const unlocked = await timed(() => unlock("nina"));
+    const first = await timed(() => verifyFiles(asked.first));
+    const more = await timed(() => verifyFiles(asked.more));
+    return { ready, again, unlocked, first, more };
   },
 
   async passkey() {

@@ -42,6 +42,17 @@ function faultsOfPage() {
   return found;
 }
 
+// The smallest letters of any drawing, in CSS pixels as they are shown.
+function smallestOfDrawings() {
+  const sizes = [...document.querySelectorAll("figure svg text, svg.flow text")]
+    .filter((text) => text.textContent.trim())
+    .map((text) => {
+      const { a, b } = text.getScreenCTM();
+      return [parseFloat(getComputedStyle(text).fontSize) * Math.hypot(a, b), text.textContent.trim()];
+    });
+  return sizes.sort((one, other) => one[0] - other[0])[0] ?? null;
+}
+
 const browser = await chromium.launch({ executablePath: asked.chromium, chromiumSandbox: false, args: ["--disable-gpu"] });
 const seen = {};
 for (const [name, file] of Object.entries(asked.pages)) {
@@ -64,7 +75,8 @@ for (const [name, file] of Object.entries(asked.pages)) {
     const look = async (media) => {
       const faults = await page.evaluate(faultsOfPage);
       const paper = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
-      seen[`${name} ${media}`] = { faults, said, requests, paper, pointed };
+      const smallest = await page.evaluate(smallestOfDrawings);
+      seen[`${name} ${media}`] = { faults, said, requests, paper, pointed, smallest };
     };
     for (const width of asked.widths) {
       await page.setViewportSize({ width, height: 900 });
