@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def paper(
-    name: Annotated[str, typer.Argument(help="fedaws, feduv, fedmetric or fedhide.")],
+    name: Annotated[str, typer.Argument(help="fedaws, feduv, fedmetric, fedhide or fdml.")],
     table: Annotated[str | None, typer.Option(help="The number of a table.", show_default="all there are")] = None,
     figure: Annotated[str | None, typer.Option(help="The number of a figure.", show_default="all there are")] = None,
     path: PathTo = None,
@@ -36,8 +36,8 @@ def paper(
 ) -> None:
     """Repeat a table or figure of a paper, beside what it prints.
 
-    Runs what the data allow, goes on where an earlier call stopped, and writes a page with JSON beside it. What cannot
-    be run is listed with the files that it wants.
+    Runs what the data allow and the controls beside it, goes on where an earlier call stopped, and writes a page with
+    its figures and the JSON that they are made from. What cannot be run is listed with the files that it wants.
     """
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
@@ -52,21 +52,37 @@ def paper(
     with loading(quiet):
         reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed)
     with shared_claim(folder):
-        for campaign in reprint.campaigns.values():
-            train_left(campaign, campaign.chosen(only or []), at_once, quiet)
+        for name, jobs in reprint.chosen(only or []).items():
+            train_left(reprint.campaigns[name], jobs, at_once, quiet)
+        reprint.complete()
+        if any(exhibit.timed for exhibit in exhibits):
+            reprint.timings = _timed(folder)
         pages = reprint.write_pages()
     for one in reprint.missing.values():
         tell(f"not run: {one['recipe']}: {one['why']}")
     _show(reprint, pages)
-    if reprint.diverged or not reprint.campaigns:
+    if reprint.diverged or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)
+
+
+def _timed(folder: Path) -> dict[str, Any]:
+    """The enclave's seconds, of an earlier call where there was one."""
+    from selfsame.config.exhibits import ENCLAVE_SECONDS
+    from selfsame.deploy.split.timing import derivative_seconds, timing_words
+    from selfsame.files import read_json
+
+    page = folder / "table-v.json"
+    if page.is_file() and (earlier := read_json(page).get("timings")):
+        return dict(earlier)
+    rows = [{**one, "paper": ENCLAVE_SECONDS[one["participants"]]} for one in derivative_seconds(ENCLAVE_SECONDS)]
+    return {"rows": rows, "remarks": timing_words()}
 
 
 def _show(reprint: Reprint, pages: list[Path]) -> None:
     """The tables, what to know about them, and the pages."""
     from rich.console import Console
 
-    from selfsame.report.exhibit_page import part_sheet
+    from selfsame.report.exhibit_page import part_sheet, timing_sheet
 
     console = Console(width=None if Console().is_terminal else 80)
     for exhibit, page in zip(reprint.exhibits, pages, strict=True):
@@ -76,4 +92,6 @@ def _show(reprint: Reprint, pages: list[Path]) -> None:
             console.print(part_sheet(part).terminal())
             for remark in part["remarks"]:
                 print(remark)
+        if plain["timings"]:
+            console.print(timing_sheet(plain["timings"]).terminal())
         print(f"page: {page}, figures: {page.with_suffix('.json')}")
