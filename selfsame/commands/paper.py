@@ -9,6 +9,7 @@ import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
 from selfsame.commands.progress import loading, tell, train_left
+from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
     from selfsame.runs.papers import Reprint
@@ -27,6 +28,9 @@ def paper(
     ] = None,
     settings: Settings = None,
     rounds: Rounds = None,
+    share: Annotated[
+        float | None, typer.Option("--share", help="Train this share of each variant's rounds, e.g. 0.2.")
+    ] = None,
     device: Device = None,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
     out: Annotated[
@@ -46,11 +50,14 @@ def paper(
 
     one_process("selfsame paper")
     exhibits = find_exhibits(name, table, figure)
+    if share is not None and (rounds is not None or not 0 < share <= 1):
+        raise SelfsameError(f"--share {share:g}: expected a number above 0 and up to 1, and no --rounds beside it")
     given = given_tables(device=device, rounds=rounds)
-    changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
+    lengths = [f"--{word} {value}" for word, value in (("rounds", rounds), ("share", share)) if value is not None]
+    changed = [*(settings or []), *lengths]
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
-        reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed)
+        reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0)
     with shared_claim(folder):
         for name, jobs in reprint.chosen(only or []).items():
             train_left(reprint.campaigns[name], jobs, at_once, quiet)

@@ -9,6 +9,8 @@ from pathlib import Path
 from selfsame.errors import SelfsameError
 from selfsame.fields import nearest
 
+UNTRAINED, FIXED, NO_NEGATIVES = "untrained network", "fixed vectors", "no negative term"  # the controls
+
 
 @dataclass(frozen=True)
 class Pane:
@@ -85,7 +87,7 @@ def _roc(title: str, protocol: str) -> Pane:
 
 
 def _space(number: str, method: str, variants: str) -> Exhibit:
-    what = f"t-SNE of {method}: test samples, true prototypes and what is shared of them (figure of the supplement)"
+    what = f"{method} by t-SNE: test samples, true prototypes and what is shared of them (figure of the supplement)"
     return Exhibit("figure", number, what, _HIDE[:1], ("p@1", "leak"), variants, (Pane("space", variants=variants),))
 
 

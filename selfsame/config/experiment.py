@@ -164,6 +164,17 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
     return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1)
 
 
+def shortened(experiment: Experiment, share: float) -> Experiment:
+    """Every variant with this share of its rounds, evaluated as often."""
+
+    def part(variant: Variant) -> Variant:
+        run = variant.recipe.run
+        rounds, every = (max(1, round(share * number)) if number else 0 for number in (run.rounds, run.eval_every))
+        return replace(variant, recipe=replace(variant.recipe, run=replace(run, rounds=rounds, eval_every=every)))
+
+    return replace(experiment, variants=tuple(map(part, experiment.variants)))
+
+
 def inherit(tables: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
     """The variant over the file's own tables; another method, network or data set does not inherit options."""
     whole = merged(tables, variant)

@@ -81,7 +81,7 @@ def _over_rounds(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
         if row.variant.untrained:
             lines += _level(row, pane.figures[0])
             continue
-        for key in pane.figures:
+        for key in pane.figures[:1] if row.variant.control else pane.figures:
             title = row.variant.title + (", training" if key.startswith("train") else "")
             if points := _shared([series(view.history, key) for view in _ended(row)], 100.0):
                 lines.append(_line(title, points, _origin(row), thin=key.startswith("train")))
@@ -103,7 +103,7 @@ def _shared(runs: Sequence[tuple[Sequence[float], Sequence[float]]], factor: flo
 
 def _over_values(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
     at = {row.variant.number: place for row in _chosen(pane, rows) if (place := _place(pane, row)) is not None}
-    names = dict.fromkeys(at.values())
+    names = sorted(set(at.values()), key=lambda place: (isinstance(place, str), place))
     ticks = [] if all(isinstance(place, float) for place in names) else [_tick(place) for place in names]
     spot = {place: float(number) if ticks else float(place) for number, place in enumerate(names)}
     groups: dict[str, list[tuple[float, Row, str]]] = {}

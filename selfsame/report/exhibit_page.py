@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from selfsame.config.exhibits import FIXED, NO_NEGATIVES, UNTRAINED
 from selfsame.config.experiment import FIGURES
 from selfsame.report.exhibit_figures import exhibit_svg
 from selfsame.report.table import UNITS, Sheet, marked_down
@@ -15,9 +16,13 @@ FORMAT = 2
 MARK = "<!-- Made by `selfsame paper` from the JSON file of this name; do not edit. -->"
 CONTROLS = (
     "Controls are ours and not the paper's: the same data, network, seeds and, where they are trained, rounds and "
-    "optimisers. Untrained network: as it starts, with templates that the clients enrol with some of their own "
-    "samples. Fixed vectors: FedAwS's Baseline-2, random vectors that stay. No negative term: its weight is 0."
+    "optimisers."
 )
+_CONTROLS = {
+    UNTRAINED: "Untrained network: as it starts, with templates that the clients enrol with some of their own samples.",
+    FIXED: "Fixed vectors: FedAwS's Baseline-2, random vectors that stay.",
+    NO_NEGATIVES: "No negative term: its weight is 0.",
+}
 PORTIONED = (
     "Accuracy (VII-C): the share of right verdicts on unseen people, the mean of 20 draws. Each has a template, a "
     "threshold from further samples and other users by the paper's Algorithm 4, and is tested with the rest and with "
@@ -44,7 +49,7 @@ def exhibit_markdown(plain: Plain) -> str:
     lines = [
         f"# {marked_down(plain['title'])}",
         "",
-        f"{marked_down(plain['what'])}.",
+        f"{marked_down(plain['what'][:1].upper() + plain['what'][1:])}.",
         "",
         "```",
         plain["command"],
@@ -56,9 +61,10 @@ def exhibit_markdown(plain: Plain) -> str:
         lines += ["", *_timings(plain["timings"])]
     if plain["parts"]:
         lines += ["", UNITS]
-    if any(variant["control"] for part in plain["parts"] for variant in part["variants"]):
-        lines += ["", CONTROLS]
-    if any("vii_c" in variant["figures"] for part in plain["parts"] for variant in part["variants"]):
+    variants = [variant for part in plain["parts"] for variant in part["variants"]]
+    if kinds := {variant["control"] for variant in variants if variant["control"]}:
+        lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
+    if any("vii_c" in variant["figures"] for variant in variants):
         lines += ["", PORTIONED]
     if plain["missing"]:
         lines += ["", "## Not run", ""]
@@ -162,9 +168,9 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def only_figures(variants: Sequence[Plain], wanted: Sequence[str]) -> list[Plain]:
-    """The variants with the figures that an exhibit shows, those without any left out."""
+    """The variants with the figures that an exhibit shows, in its order, those without any left out."""
     found: list[Plain] = []
     for variant in variants:
-        figures = {key: value for key, value in variant["figures"].items() if not wanted or key in wanted}
+        figures = {key: variant["figures"][key] for key in wanted or variant["figures"] if key in variant["figures"]}
         found += [{**variant, "figures": figures}] if figures else []
     return found

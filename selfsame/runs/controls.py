@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from selfsame.config.exhibits import FIXED, NO_NEGATIVES, UNTRAINED
 from selfsame.config.experiment import Experiment, Paper, Variant
 from selfsame.config.recipe import Recipe
 from selfsame.methods import options_of
 
-UNTRAINED, FIXED, NO_NEGATIVES = "untrained network", "fixed vectors", "no negative term"
 _FOLDERS = {UNTRAINED: "control-untrained", FIXED: "control-fixed", NO_NEGATIVES: "control-no-negatives"}
 _FIXED = ("fixed", "fixed-own")
 _WEIGHTS = ("negative_weight", "spread_weight")  # of the term that pushes classes apart

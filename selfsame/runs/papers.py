@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.config.exhibits import FOLDERS, Exhibit, recipe_file
-from selfsame.config.experiment import Experiment, Job, Variant, read_experiment
+from selfsame.config.experiment import Experiment, Job, Variant, read_experiment, shortened
 from selfsame.config.recipe import DataPart
 from selfsame.data import DATASETS
 from selfsame.errors import SelfsameError
@@ -38,6 +38,7 @@ class Reprint:
     given: Mapping[str, Any] = field(default_factory=dict)
     settings: Sequence[str] = ()
     changed: Sequence[str] = ()
+    share: float = 1.0  # of the recipes' rounds
     campaigns: dict[str, Campaign] = field(init=False, default_factory=dict)
     missing: dict[str, Plain] = field(init=False, default_factory=dict)
     refused: dict[str, dict[str, None]] = field(
@@ -60,7 +61,8 @@ class Reprint:
         given = dict(self.given)
         if path is not None:
             given["data"] = {**given.get("data", {}), "path": str(path)}
-        return with_controls(read_experiment(recipe_file(self.recipes, name), given, self.settings), self.paper)
+        found = read_experiment(recipe_file(self.recipes, name), given, self.settings)
+        return with_controls(shortened(found, self.share), self.paper)
 
     def _with_data(self, name: str, experiment: Experiment) -> Experiment:
         """The experiment with the place where its data was found."""
