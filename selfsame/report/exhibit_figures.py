@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from selfsame.report.figures import CLASS_COLOURS
@@ -22,6 +23,7 @@ Plain = Mapping[str, Any]
 _WIDE, _HIGH = 4.0, 3.1  # inches of a pane
 _KEY = 0.21  # inches of a line of the legend
 _LETTER = 0.075  # inches of a letter of it
+_CROSSES = ("x", "+", "1", "2")  # of controls
 _MARKED = 12  # points of a line up to which each has its mark
 
 
@@ -42,35 +44,70 @@ def digest(drawing: Plain) -> str:
 
 @styled
 def draw_exhibit(drawing: Plain) -> Figure:
-    """All panes, up to three side by side, with one legend below."""
+    """All panes, up to three side by side; one legend below, or one for each where they have no line in common."""
     from matplotlib.figure import Figure
 
     panes = drawing["panes"]
     across = 2 if len(panes) == 4 else min(3, len(panes))
     down = math.ceil(len(panes) / across)
-    keys = _keys(panes)
-    columns = max(1, int(_WIDE * across / (0.55 + _LETTER * max((len(title) for title, _ in keys), default=1))))
-    legend = _KEY * math.ceil(len(keys) / columns) + 0.1
-    wide, high = _WIDE * across, _HIGH * down + legend
+    apart = _separate(panes)
+    groups = [[pane] for pane in panes] if apart else [panes]
+    legends = [_Legend.of(group, _WIDE if apart else _WIDE * across) for group in groups]
+    legend = max(one.high for one in legends)
+    cell = _HIGH + (legend if apart else 0.0)
+    wide, high = _WIDE * across, cell * down + (0.0 if apart else legend)
     figure = Figure(figsize=(wide, high))
-    places = list(figure.subplots(down, across, squeeze=False).flat)
-    looks, controls = _looks(panes), _controls(panes)
-    for pane, ax in zip(panes, places, strict=False):
-        _space(ax, pane) if pane["kind"] == "space" else _lines(ax, pane, looks, controls)
+    for number, pane in enumerate(panes):
+        row, column = divmod(number, across)
+        edge = 0.1 if pane["kind"] == "space" else 0.66
+        bottom = high - row * cell - _HIGH + 0.5
+        ax = figure.add_axes(
+            ((column * _WIDE + edge) / wide, bottom / high, (_WIDE - edge - 0.14) / wide, (_HIGH - 0.8) / high)
+        )
+        _space(ax, pane) if pane["kind"] == "space" else _lines(ax, pane, groups[number if apart else 0])
         ax.set_title(clean(pane["title"]), fontsize=10)
-    for ax in places[len(panes) :]:
-        ax.set_visible(False)
-    figure.legend([handle for _, handle in keys], [clean(title) for title, _ in keys], loc="lower center",
-                  ncols=columns, frameon=False, fontsize=8.5)  # fmt: skip
-    edge = 0.66 if any(pane["kind"] != "space" for pane in panes) else 0.1
-    figure.subplots_adjust(edge / wide, (legend + 0.5) / high, 1 - 0.12 / wide, 1 - 0.3 / high, 0.24, 0.4)
+        if apart:
+            ax.legend(**legends[number].options, loc="upper center", bbox_to_anchor=(0.45, -0.5 / (_HIGH - 0.8)))
+    if not apart:
+        figure.legend(**legends[0].options, loc="lower center")
     return figure
 
 
+@dataclass(frozen=True)
+class _Legend:
+    """The keys of some panes, in columns as wide as the widest."""
+
+    keys: list[tuple[str, Line2D]]
+    columns: int
+
+    @classmethod
+    def of(cls, panes: Sequence[Plain], wide: float) -> _Legend:
+        keys = _keys(panes)
+        widest = max((len(title) for title, _ in keys), default=1)
+        return cls(keys, max(1, int(wide / (0.55 + _LETTER * widest))))
+
+    @property
+    def high(self) -> float:
+        """Inches."""
+        return _KEY * math.ceil(len(self.keys) / self.columns) + 0.1
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """For matplotlib."""
+        handles, labels = [handle for _, handle in self.keys], [clean(title) for title, _ in self.keys]
+        return {"handles": handles, "labels": labels, "ncols": self.columns, "frameon": False, "fontsize": 8.5}
+
+
+def _separate(panes: Sequence[Plain]) -> bool:
+    """Whether each pane has lines of its own."""
+    titles = [{line["title"] for line in pane.get("lines", ()) if line["from"] == "ours"} for pane in panes]
+    return len(panes) > 1 and all(titles) and sum(map(len, titles)) == len(set.union(*titles))
+
+
 def _looks(panes: Sequence[Plain]) -> dict[str, Look]:
-    """A look for each title, the same in every pane; what has none is a remark of the paper."""
+    """A look for each title, the same in every pane; the paper's points have that of ours."""
     lines = [line for pane in panes for line in pane.get("lines", ())]
-    titles = list(dict.fromkeys(_whose(line) for line in lines if line["from"] == "ours"))
+    titles = list(dict.fromkeys(_whose(line) for line in lines if line["from"] in ("ours", "paper")))
     return dict(zip(titles, numbered_looks(len(titles)), strict=True))
 
 
@@ -84,7 +121,9 @@ def _whose(line: Plain) -> str:
     return str(line["title"]).removesuffix(", training")
 
 
-def _lines(ax: Axes, pane: Plain, looks: Mapping[str, Look], controls: Sequence[str]) -> None:
+def _lines(ax: Axes, pane: Plain, group: Sequence[Plain]) -> None:
+    """The lines of a pane in the looks of its group."""
+    looks, controls = _looks(group), _controls(group)
     for line in pane["lines"]:
         if line["from"] == "control":
             _control(ax, line, controls.index(line["title"]))
@@ -102,7 +141,7 @@ def _drawn(ax: Axes, line: Plain, look: Look | None) -> None:
     colour = THEME["ink"][0] if look is None else look.colour
     marker = "o" if look is None else look.marker
     x, y = line["x"], line["y"]
-    if line["from"] == "paper":
+    if line["from"] in ("paper", "said"):
         kind: dict[str, Any] = {"ls": "none"} if _alone(line) else {"ls": (0, (1, 2)), "lw": 1.0}
         ax.plot(x, y, color=colour, marker=marker, mfc="none", ms=7.5, mew=1.3, clip_on=False, **kind)
         return
@@ -122,7 +161,7 @@ def _control(ax: Axes, line: Plain, number: int) -> None:
     if line.get("level"):
         ax.axhline(line["y"][0], color=grey, lw=1.1, dashes=_grey(number))
     elif line.get("dots"):
-        ax.plot(line["x"], line["y"], "x", color=grey, ms=6)
+        ax.plot(line["x"], line["y"], _CROSSES[number % len(_CROSSES)], color=grey, ms=7)
     else:
         ax.plot(line["x"], line["y"], color=grey, lw=1.1, dashes=_grey(number))
 
@@ -140,17 +179,21 @@ def _space(ax: Axes, pane: Plain) -> None:
         if points:
             across, up = zip(*points, strict=True)
             ax.scatter(across, up, c=THEME[name][0], marker=marker, s=20, lw=0, zorder=3)
-    ax.set(xticks=[], yticks=[], aspect="equal")
+    ax.set(xticks=[], yticks=[])
+    ax.set_aspect("equal", adjustable="datalim")
     ax.grid(False)
+    ax.spines[:].set_visible(False)
 
 
 def _keys(panes: Sequence[Plain]) -> list[tuple[str, Line2D]]:
-    """The legend: every line once, then what hollow marks mean."""
-    looks = _looks(panes)
+    """The legend: every line once, the paper's points where they have none of ours, then what hollow marks mean."""
+    looks, controls = _looks(panes), _controls(panes)
     lines = [line for pane in panes for line in pane.get("lines", ())]
-    controls = _controls(panes)
-    found = {_title(line): _key(line, looks.get(_whose(line)), controls) for line in lines if _named(line, looks)}
-    if any(line["from"] == "paper" and _whose(line) in looks for line in lines):
+    order = sorted(lines, key=lambda line: line["from"] == "paper")
+    found: dict[str, Line2D] = {}
+    for line in order:
+        found.setdefault(_title(line), _key(line, looks.get(_whose(line)), controls))
+    if any(line["from"] == "paper" for line in lines):
         found["hollow: the paper's"] = _mark("o", THEME["muted"][0], mfc="none")
     if any(pane["kind"] == "space" for pane in panes):
         found |= {
@@ -159,11 +202,6 @@ def _keys(panes: Sequence[Plain]) -> list[tuple[str, Line2D]]:
             "shared proxy": _mark("s", THEME["proxy"][0], ms=5),
         }
     return list(found.items())
-
-
-def _named(line: Plain, looks: Mapping[str, Look]) -> bool:
-    """Whether it has a place of its own in the legend: not so the paper's points beside ours."""
-    return line["from"] != "paper" or _whose(line) not in looks
 
 
 def _title(line: Plain) -> str:
@@ -176,9 +214,15 @@ def _key(line: Plain, look: Look | None, controls: Sequence[str]) -> Line2D:
     if line["from"] == "control":
         grey = THEME["muted"][0]
         number = controls.index(line["title"])
-        return _mark("x", grey) if line.get("dots") else Line2D([], [], color=grey, lw=1.1, dashes=_grey(number))
+        return (
+            _mark(_CROSSES[number % len(_CROSSES)], grey, ms=7)
+            if line.get("dots")
+            else Line2D([], [], color=grey, lw=1.1, dashes=_grey(number))
+        )
     if look is None:
         return _mark("o", THEME["ink"][0], mfc="none")
+    if line["from"] == "paper":
+        return _mark(look.marker, look.colour, mfc="none")
     if _alone(line):
         return _mark(look.marker, look.colour, ms=4.5)
     marker = look.marker if len(line["x"]) <= _MARKED else ""

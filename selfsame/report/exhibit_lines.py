@@ -15,7 +15,7 @@ from selfsame.report.view import Picture, RunView, series
 Plain = dict[str, Any]
 Points = Mapping[float, Sequence[float]]  # at each place the values of the seeds
 
-OURS, PAPER, CONTROL = "ours", "paper", "control"
+OURS, PAPER, CONTROL, SAID = "ours", "paper", "control", "said"  # where a line comes from; said: in the paper's text
 
 
 def drawing(panes: Sequence[Pane], rows: Sequence[Row], file: str, what: str) -> Plain | None:
@@ -28,7 +28,7 @@ def _pane(pane: Pane, lines: Iterable[Plain], **more: Any) -> list[Plain]:
     lines = list(lines)
     if all(line["from"] == PAPER for line in lines):
         return []
-    said = [_line(words, {x: [y]}, PAPER) for x, y, words in pane.said]
+    said = [_line(words, {x: [y]}, SAID) for x, y, words in pane.said]
     return [{"kind": "lines", "title": pane.title, "x": pane.x, "y": pane.y, **more, "lines": [*lines, *said]}]
 
 
