@@ -26,7 +26,7 @@ def drawing(panes: Sequence[Pane], rows: Sequence[Row], file: str, what: str) ->
 
 def _pane(pane: Pane, lines: Iterable[Plain], **more: Any) -> list[Plain]:
     lines = list(lines)
-    if all(line["from"] == PAPER for line in lines):
+    if not any(line["from"] == OURS for line in lines):
         return []
     said = [_line(words, {x: [y]}, SAID) for x, y, words in pane.said]
     return [{"kind": "lines", "title": pane.title, "x": pane.x, "y": pane.y, **more, "lines": [*lines, *said]}]
@@ -157,7 +157,7 @@ def _roc(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
         curves = [view.roc[pane.key] for view in _ended(row) if pane.key in view.roc]
         if points := _shared(curves, 100.0):
             lines.append(_line(row.variant.title, {100 * x: y for x, y in points.items()}, _origin(row)))
-    return _pane(pane, lines, log=True) if lines else []
+    return _pane(pane, lines, log=True)
 
 
 # One figure against another

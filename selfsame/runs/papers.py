@@ -171,12 +171,12 @@ class Reprint:
         campaign = self.campaigns[name]
         shown = _shown(exhibit, campaign.experiment)
         rows: list[Row] = [row for row in campaign.rows() if row.variant in shown]
-        found = beside_plain(rows, name, self.changed, exhibit.figures)
+        found = beside_plain(rows, name, self.changed, exhibit.beside)
         found["remarks"] += list(self.refused.get(name, ()))
         what = f"{_NAMES[self.paper]}, {exhibit.name}: {exhibit.what}, {name}"
         return {
             **found,
-            "variants": only_figures(found["variants"], exhibit.figures),
+            "variants": only_figures(found["variants"], (*exhibit.figures, *exhibit.beside)),
             "data": FOLDERS.get(name, campaign.experiment.variants[0].recipe.data.name),
             "drawing": drawing(exhibit.panes, rows, f"{_file(exhibit)}-{name}.svg", what),
         }

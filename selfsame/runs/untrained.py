@@ -45,6 +45,5 @@ def as_untrained(run: Run) -> Run:
 def untrained_view(run: Run) -> RunView:
     """What is measured of a run before its first round."""
     found = as_untrained(run).evaluate(curves=True)
-    run.history = [{"round": 0, **found.figures}]
     run.draw(found)
-    return replace(view(run), picture=None)
+    return replace(view(run), history=[{"round": 0, **found.figures}], final=found.figures)

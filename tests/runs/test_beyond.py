@@ -1,4 +1,4 @@
-"""What a page tells of a run beyond its records: measured once, kept beside the run, and said where data are too few."""
+"""What a page tells of a run beyond its records: measured once, kept beside it, refused where data are too few."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Controls beside a paper's variants: the same data, network, seeds and budget, and none that the recipe has already."""
+"""Controls beside a paper's variants: the same data, network, seeds and budget, and none that is there already."""
 
 from pathlib import Path
 
