@@ -234,6 +234,22 @@ def test_the_enclave_is_timed(selfsame, monkeypatch):
     assert selfsame(*words) == (code, out, err)  # an earlier call's seconds
 
 
+def test_only_names_variants_of_any_recipe(selfsame):
+    """One that a text does not fit is left alone; a text that fits none is refused."""
+    for name, title in (("cifar10", "ResNet-8"), ("cifar100", "ResNet-56")):
+        text = SMALL.replace("seeds = [0, 1]", "").partition("[[variant]]")[0]
+        text += f'[[variant]]\ntitle = "{title}"\nmethod = {{ name = "fixed" }}\n'
+        Path(f"mine/fedaws-table1-{name}.toml").write_text(text)
+    words = ("paper", "fedaws", "--table", "1", "--recipes", "mine", "--out", "p", "--quiet", "--only")
+    code, _, err = selfsame(*words, "ResNet-56")
+    assert code == 0, err
+    parts = json.loads(Path("p/table-1.json").read_text())["parts"]
+    ended = {one["title"]: one["ended"] for part in parts for one in part["variants"]}
+    assert ended == {"ResNet-8": [False], "ResNet-56": [True], "untrained network": [False]}
+    code, _, err = selfsame(*words, "ResNet-9")
+    assert code == 2 and "--only ResNet-9: no variant has this in its title; there are: ResNet-8; " in err
+
+
 def test_nothing_can_be_run(selfsame):
     for name in ("fedaws-table1-cifar10", "fedaws-table1-cifar100"):
         Path(f"mine/{name}.toml").write_text(FAR.format(name.rpartition("-")[2]))
