@@ -1,5 +1,7 @@
 """The accuracy of FDML's section VII-C for finished runs, with as many samples and users as their data have.
 
+`selfsame paper fdml` makes whole pages of them; this prints single runs.
+
 selfsame recipe recipes/fdml-touchauth.toml --path DATA --out runs/touch
 python bench/fdml.py runs/touch/* --samples 3 2 2 --others 9
 """
@@ -9,24 +11,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from selfsame.measure.protocols import Portions, portioned_accuracy
-from selfsame.runs.run import Run, open_run
-from selfsame.streams import host_generator
-
-
-def accuracies(run: Run, portions: Portions, draws: int) -> np.ndarray:
-    """The mean over unseen users, for each draw of their samples and of the users they are set against."""
-    unseen = run.problem.federation.unseen
-    emb_SD = torch.cat([run.embed(part) for part in unseen.x.split(256)])
-    person_S = unseen.y.cpu().numpy()
-    found = [
-        portioned_accuracy(run.problem.method, emb_SD, person_S, host_generator(0, "VII-C", draw), portions).mean()
-        for draw in range(draws)
-    ]
-    return np.array(found)
+from selfsame.measure.protocols import Portions
+from selfsame.runs.beyond import DRAWS, drawn_accuracies
+from selfsame.runs.run import open_run
 
 
 def main() -> None:
@@ -34,7 +21,7 @@ def main() -> None:
     parser.add_argument("run", nargs="+", type=Path)
     parser.add_argument("--samples", nargs=3, type=int, default=[20, 10, 10], help="for template, threshold and test")
     parser.add_argument("--others", type=int, default=10, help="users each for the threshold and for the test")
-    parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--draws", type=int, default=DRAWS)
     given = parser.parse_args()
     portions = Portions(*given.samples, given.others)
     print("| run | rounds | VII-C % | EER seen % | EER new % |\n|---|---:|---:|---:|---:|")
@@ -42,7 +29,7 @@ def main() -> None:
         if not (folder / "recipe.toml").is_file():
             continue
         run = open_run(folder)
-        right, figures = accuracies(run, portions, given.draws), run.evaluate().figures
+        right, figures = drawn_accuracies(run, portions, given.draws), run.evaluate().figures
         rates = " | ".join(
             "-" if (rate := figures.get(k)) is None else f"{100 * rate:.1f}" for k in ("eer_seen", "eer")
         )

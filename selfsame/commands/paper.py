@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
 from selfsame.commands.progress import loading, tell, train_left
+from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
     from selfsame.runs.papers import Reprint
 
 
 def paper(
-    name: Annotated[str, typer.Argument(help="fedaws, feduv, fedmetric or fedhide.")],
+    name: Annotated[str, typer.Argument(help="fedaws, feduv, fedmetric, fedhide or fdml.")],
     table: Annotated[str | None, typer.Option(help="The number of a table.", show_default="all there are")] = None,
     figure: Annotated[str | None, typer.Option(help="The number of a figure.", show_default="all there are")] = None,
     path: PathTo = None,
@@ -27,6 +28,9 @@ def paper(
     ] = None,
     settings: Settings = None,
     rounds: Rounds = None,
+    share: Annotated[
+        float | None, typer.Option("--share", help="Train this share of each variant's rounds, e.g. 0.2.")
+    ] = None,
     device: Device = None,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
     out: Annotated[
@@ -36,8 +40,8 @@ def paper(
 ) -> None:
     """Repeat a table or figure of a paper, beside what it prints.
 
-    Runs what the data allow, goes on where an earlier call stopped, and writes a page with JSON beside it. What cannot
-    be run is listed with the files that it wants.
+    Runs what the data allow and the controls beside it, goes on where an earlier call stopped, and writes a page with
+    its figures and the JSON that they are made from. What cannot be run is listed with the files that it wants.
     """
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
@@ -46,27 +50,46 @@ def paper(
 
     one_process("selfsame paper")
     exhibits = find_exhibits(name, table, figure)
+    if share is not None and (rounds is not None or not 0 < share <= 1):
+        raise SelfsameError(f"--share {share:g}: expected a number above 0 and up to 1, and no --rounds beside it")
     given = given_tables(device=device, rounds=rounds)
-    changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
+    lengths = [f"--{word} {value}" for word, value in (("rounds", rounds), ("share", share)) if value is not None]
+    changed = [*(settings or []), *lengths]
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
-        reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed)
+        reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0)
     with shared_claim(folder):
-        for campaign in reprint.campaigns.values():
-            train_left(campaign, campaign.chosen(only or []), at_once, quiet)
+        for name, jobs in reprint.chosen(only or []).items():
+            train_left(reprint.campaigns[name], jobs, at_once, quiet)
+        reprint.complete()
+        if any(exhibit.timed for exhibit in exhibits):
+            reprint.timings = _timed(folder)
         pages = reprint.write_pages()
     for one in reprint.missing.values():
         tell(f"not run: {one['recipe']}: {one['why']}")
     _show(reprint, pages)
-    if reprint.diverged or not reprint.campaigns:
+    if reprint.diverged or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)
+
+
+def _timed(folder: Path) -> dict[str, Any]:
+    """The enclave's seconds, of an earlier call where there was one."""
+    from selfsame.config.exhibits import ENCLAVE_SECONDS
+    from selfsame.deploy.split.timing import derivative_seconds, timing_words
+    from selfsame.files import read_json
+
+    page = folder / "table-v.json"
+    if page.is_file() and (earlier := read_json(page).get("timings")):
+        return dict(earlier)
+    rows = [{**one, "paper": ENCLAVE_SECONDS[one["participants"]]} for one in derivative_seconds(ENCLAVE_SECONDS)]
+    return {"rows": rows, "remarks": timing_words()}
 
 
 def _show(reprint: Reprint, pages: list[Path]) -> None:
     """The tables, what to know about them, and the pages."""
     from rich.console import Console
 
-    from selfsame.report.exhibit_page import part_sheet
+    from selfsame.report.exhibit_page import part_sheet, timing_sheet
 
     console = Console(width=None if Console().is_terminal else 80)
     for exhibit, page in zip(reprint.exhibits, pages, strict=True):
@@ -76,4 +99,6 @@ def _show(reprint: Reprint, pages: list[Path]) -> None:
             console.print(part_sheet(part).terminal())
             for remark in part["remarks"]:
                 print(remark)
+        if plain["timings"]:
+            console.print(timing_sheet(plain["timings"]).terminal())
         print(f"page: {page}, figures: {page.with_suffix('.json')}")

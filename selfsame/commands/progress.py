@@ -96,7 +96,7 @@ def train_left(campaign: Campaign, chosen: list[Job], at_once: int, quiet: bool)
     from selfsame.runs.claim import claimed
 
     with loading(quiet):
-        work = campaign.left(chosen)
+        work = campaign.measure_untrained(campaign.left(chosen))
     if at_once > 1:
         train_at_once(campaign, work, at_once, quiet)
     for job, federation in work:

@@ -47,7 +47,14 @@ FIGURES = {
     "p@1_shared": Figure("P@1 by the shared %"),
     "cos_mean": Figure("cosine to proxy", 1.0, 2),
     "cos_std": Figure("its deviation", 1.0, 2),
+    "vii_c": Figure("accuracy (VII-C) %"),
 }
+PORTIONS = (
+    20,
+    10,
+    10,
+    10,
+)  # FDML, section VII-C: samples for template, threshold and test; users for each of the last two
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Paper:
     where: str = ""  # which table or figure of which paper
     rounds: int | None = None  # None: as many as the recipe file says; 0: the paper does not say
     about: bool = False  # read off a plot
+    portions: tuple[int, int, int, int] = PORTIONS  # what these data have for the accuracy of FDML's section VII-C
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class Variant:
     paper: Paper
     own_rounds: int  # what the file says, whatever the command line does
     name: str = ""  # of its folders; empty: by number and method
+    control: str = ""  # what it shows beside the paper's variants; empty: it is one of the recipe's
+    untrained: bool = False  # measured before the first round
 
 
 @dataclass(frozen=True)
@@ -136,8 +146,9 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
         own = {key: variant[key] for key in variant if key not in ("grid", "paper")}
         from_mapping(own)
         whole = inherit(tables, own)
-        reported = read_paper(file, _both(file, "paper", paper, variant))
-        for point in _points(file, _both(file, "grid", grid, variant)):
+        points = _points(file, _both(file, "grid", grid, variant))
+        papers = _papers(file, _both(file, "paper", paper, variant), len(points))
+        for point, reported in zip(points, papers, strict=True):
             laid = lay(whole, point)
             if point:
                 before = whole.get("title") or name_of(from_mapping(whole))
@@ -151,6 +162,17 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
         raise SelfsameError(f"{file}: two variants are called {twice!r}; give each a title of its own")
     first = seeds[0] if seeds else base.run.seed
     return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1)
+
+
+def shortened(experiment: Experiment, share: float) -> Experiment:
+    """Every variant with this share of its rounds, evaluated as often."""
+
+    def part(variant: Variant) -> Variant:
+        run = variant.recipe.run
+        rounds, every = (max(1, round(share * number)) if number else 0 for number in (run.rounds, run.eval_every))
+        return replace(variant, recipe=replace(variant.recipe, run=replace(run, rounds=rounds, eval_every=every)))
+
+    return replace(experiment, variants=tuple(map(part, experiment.variants)))
 
 
 def inherit(tables: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,12 +197,23 @@ def lay(tables: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_paper(file: Path, table: Mapping[str, Any]) -> Paper:
-    """A [paper] table: known figures, each a number or [number, spread], and where, rounds and about."""
-    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about")}
+    """A [paper] table: known figures, each a number or [number, spread], and where, rounds, about and portions."""
+    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about", "portions")}
     paper = read_fields(f"{file}: paper", facts, Paper)
     at_least(f"{file}: paper.rounds", paper.rounds or 0, 0)
+    at_least(f"{file}: paper.portions", min(paper.portions), 1)
     figures = {key: _reported(file, key, value) for key, value in table.items() if key not in facts}
     return replace(paper, figures=figures)
+
+
+def _papers(file: Path, table: Mapping[str, Any], count: int) -> list[Paper]:
+    """What the paper reports of each point of a grid; `each` has lists, one entry a point in turn."""
+    rest = dict(table)
+    each = typed(f"{file}: paper.each", rest.pop("each", {}), dict[str, Any])
+    for key, values in each.items():
+        if not isinstance(values, list) or len(values) != count:
+            raise SelfsameError(f"{file}: paper.each.{key}: expected a list of {count}, one for each point of the grid")
+    return [read_paper(file, rest | {key: values[n] for key, values in each.items()}) for n in range(count)]
 
 
 def _reported(file: Path, key: str, value: Any) -> tuple[float, float | None]:

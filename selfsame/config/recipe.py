@@ -52,6 +52,7 @@ class RunPart:
     compile: str = "auto"  # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
     patience: int = 0  # evaluations without a better EER on validation samples, after which training ends; 0: any
+    training_figures: bool = False  # record P@1 on 2,000 of the clients' own samples as well
 
     def __post_init__(self) -> None:
         _least("run", self, rounds=1, eval_every=0, checkpoint_every=0, patience=0)

@@ -79,6 +79,20 @@ class Clients:
         return self.federation.source.rows(client_M, index_M[:, None])[:, 0]
 
 
+def clients_of(federation: Federation, world: World, device: torch.device) -> Clients:
+    """The samples of the clients that have registered."""
+    return Clients(federation, np.cumsum(federation.count_N[: world.clients].cpu().numpy()), device)
+
+
+def training_samples(federation: Federation, world: World, device: torch.device, most: int) -> Samples:
+    """The clients' own samples with their classes; of more than `most`, an even selection."""
+    x = clients_of(federation, world, device)
+    total = int(x.end_N[-1])
+    place = np.arange(0, total, max(1, -(-total // most)))
+    client = torch.from_numpy(np.searchsorted(x.end_N, place, "right")).to(world.class_of_N.device)
+    return Samples(x[torch.from_numpy(place)], world.class_of_N[client].to(device))
+
+
 @dataclass(frozen=True)
 class Bench:
     """A network on the bench with its people: what several protocols need is computed once."""
@@ -116,11 +130,7 @@ class Bench:
     @cached_property
     def train(self) -> Population:
         """The clients' own samples."""
-        x = Clients(
-            self.federation,
-            np.cumsum(self.federation.count_N[: self.world.clients].cpu().numpy()),
-            self.truth_RD.device,
-        )
+        x = clients_of(self.federation, self.world, self.truth_RD.device)
         place, note = self._some("train", int(x.end_N[-1]))
         class_N = self.world.class_of_N.cpu().numpy()
         return Population(x, place, class_N[np.searchsorted(x.end_N, place, "right")], note)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from selfsame.config.experiment import FIGURES, Variant
 from selfsame.report.view import RunView
-from selfsame.report.words import duration, finding_words, left_words, percent
+from selfsame.report.words import duration, finding_words, finite, left_words, percent
 
 HEADINGS = (
     "Method",
@@ -239,9 +239,13 @@ class Row:
         return ", ".join(words)
 
 
-def figures_of(rows: Sequence[Row]) -> list[str]:
-    """The figures to show: those the paper reports; beside the leakage always what else says what others learn."""
+def figures_of(rows: Sequence[Row], more: Sequence[str] = ()) -> list[str]:
+    """The figures to show: those the paper reports; beside the leakage always what else says what others learn.
+
+    Of `more` those that have been measured are shown as well.
+    """
     named = {key for row in rows for key in row.variant.paper.figures}
+    named |= {key for key in more if any(row.measured(key)[0] is not None for row in rows)}
     if "leak" in named:
         named.add("recovered")
         if any(row.measured("p@1_shared")[0] is not None for row in rows):  # runs of earlier versions lack it
@@ -271,10 +275,11 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
     """What a reader must know before comparing: rounds, settings, failures, machine."""
     out = []
     trained = [row for row in rows if any(view is not None for view in row.views)]
-    short = [row for row in trained if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
+    long = [row for row in trained if not row.variant.untrained]
+    short = [row for row in long if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
     if short:
         out.append(
-            f"In {len(short)} of {len(trained)} trained variants the rounds differ from the paper's (or the recipe's, "
+            f"In {len(short)} of {len(long)} trained variants the rounds differ from the paper's (or the recipe's, "
             "where the paper names none): their differences also show that."
         )
     if changed:
@@ -325,8 +330,10 @@ def beside_markdown(rows: Sequence[Row], title: str, changed: Sequence[str] = ()
     return "\n".join([f"# {marked_down(title)}", "", table, *said, *([""] if said else [])])
 
 
-def beside_plain(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -> dict[str, Any]:
-    """The same as plain types, ready for JSON, with the figure of every seed."""
+def beside_plain(
+    rows: Sequence[Row], title: str, changed: Sequence[str] = (), more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The same as plain types, ready for JSON, with the figure of every seed; `more`: figures beside the paper's."""
     return {
         "recipe": title,
         "changed": list(changed),
@@ -336,14 +343,16 @@ def beside_plain(rows: Sequence[Row], title: str, changed: Sequence[str] = ()) -
                 "title": row.variant.title,
                 "method": row.variant.recipe.method.name,
                 "reported_in": row.variant.paper.where,
-                "rounds": row.variant.recipe.run.rounds,
+                "control": row.variant.control,
+                "rounds": 0 if row.variant.untrained else row.variant.recipe.run.rounds,
                 "recipe_rounds": row.variant.own_rounds,
-                "paper_rounds": row.paper_rounds or None,
+                "paper_rounds": None if row.variant.control else row.paper_rounds or None,
                 "seeds": list(row.variant.seeds),
                 "ended": [view is not None for view in row.views],
                 "diverged": [view is not None and view.diverged for view in row.views],
                 "collapsed": [view is not None and view.collapsed for view in row.views],
-                "figures": {key: _figure(row, key) for key in figures_of(rows)},
+                "seconds": [None if view is None else finite(round(view.seconds, 1)) for view in row.views],
+                "figures": {key: _figure(row, key) for key in figures_of(rows, more)},
             }
             for row in rows
         ],

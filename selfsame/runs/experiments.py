@@ -25,7 +25,8 @@ from selfsame.runs.claim import vacant
 from selfsame.runs.parallel import resume_all
 from selfsame.runs.run import Run, ended_early, load_run, start
 from selfsame.runs.stopping import Stop, never
-from selfsame.runs.summary import read_view
+from selfsame.runs.summary import keep_view, read_view
+from selfsame.runs.untrained import untrained_view
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Standing:
         return "diverged" if self.view.diverged else "done"
 
 
-def standing(folder: Path, recipe: Recipe) -> Standing:
-    """What the folder holds of this recipe, read without the data."""
+def standing(folder: Path, recipe: Recipe, untrained: bool = False) -> Standing:
+    """What the folder holds of this recipe, read without the data; `untrained`: it has no rounds to come."""
     if not (folder / "recipe.toml").is_file():
         return Standing()
     stored, wanted = from_mapping(read_toml(folder / "recipe.toml")), resolve(recipe)
@@ -64,7 +65,7 @@ def standing(folder: Path, recipe: Recipe) -> Standing:
     done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
     shown = read_view(folder) if (folder / "result.json").is_file() else None
     ended = shown is not None and (
-        done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
+        untrained or done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
     )
     return Standing(True, done, tuple(differs), shown if ended else None)
 
@@ -91,7 +92,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.jobs = self.experiment.jobs(self.folder)
-        self.there = {job.folder: standing(job.folder, job.recipe) for job in self.jobs}
+        self.there = {job.folder: standing(job.folder, job.recipe, job.variant.untrained) for job in self.jobs}
         self.views = {place: now.view for place, now in self.there.items() if now.view and not now.differs}
 
     def chosen(self, only: Iterable[str]) -> list[Job]:
@@ -126,6 +127,15 @@ class Campaign:
         if (job.folder / "recipe.toml").is_file():
             return load_run(job.folder, federation, trust_code=True)  # it holds the recipe that is being run
         return start(job.recipe, job.folder, federation)
+
+    def measure_untrained(self, work: list[tuple[Job, Federation]]) -> list[tuple[Job, Federation]]:
+        """Measure those that are not trained; gives the others."""
+        for job, federation in work:
+            if job.variant.untrained:
+                shown = untrained_view(self.open(job, federation))
+                keep_view(shown, job.folder)
+                self.keep(job.folder, shown)
+        return [(job, federation) for job, federation in work if not job.variant.untrained]
 
     def train_at_once(
         self,

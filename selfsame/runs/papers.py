@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from selfsame.config.exhibits import Exhibit, recipe_file
-from selfsame.config.experiment import Experiment, read_experiment
+from selfsame.config.exhibits import FOLDERS, Exhibit, recipe_file
+from selfsame.config.experiment import Experiment, Job, Variant, read_experiment, shortened
+from selfsame.config.recipe import DataPart
 from selfsame.data import DATASETS
 from selfsame.errors import SelfsameError
-from selfsame.files import write, write_json
-from selfsame.report.exhibit_page import FORMAT, exhibit_markdown, only_figures
-from selfsame.report.table import beside_plain
+from selfsame.files import write
+from selfsame.report.exhibit_lines import drawing
+from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures
+from selfsame.report.table import Row, beside_plain
+from selfsame.runs.beyond import beyond
+from selfsame.runs.controls import alike, with_controls
 from selfsame.runs.experiments import Campaign, load_data
+from selfsame.runs.run import Run, load_run, open_run
+from selfsame.runs.untrained import as_untrained
 
 Plain = dict[str, Any]
 
 
 @dataclass
 class Reprint:
-    """The recipes of some exhibits: those that can be run, and those that lack their data."""
+    """The recipes of some exhibits with their controls: those that can be run, and those that lack their data."""
 
     paper: str
     exhibits: Sequence[Exhibit]
@@ -31,8 +38,13 @@ class Reprint:
     given: Mapping[str, Any] = field(default_factory=dict)
     settings: Sequence[str] = ()
     changed: Sequence[str] = ()
+    share: float = 1.0  # of the recipes' rounds
     campaigns: dict[str, Campaign] = field(init=False, default_factory=dict)
     missing: dict[str, Plain] = field(init=False, default_factory=dict)
+    refused: dict[str, dict[str, None]] = field(
+        init=False, default_factory=dict
+    )  # what a recipe's data are too few for
+    timings: Plain = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.recipes)
@@ -49,55 +61,134 @@ class Reprint:
         given = dict(self.given)
         if path is not None:
             given["data"] = {**given.get("data", {}), "path": str(path)}
-        return read_experiment(recipe_file(self.recipes, name), given, self.settings)
+        found = read_experiment(recipe_file(self.recipes, name), given, self.settings)
+        return with_controls(shortened(found, self.share), self.paper)
 
     def _with_data(self, name: str, experiment: Experiment) -> Experiment:
-        """The experiment with the place where its data was found: the path itself, or a folder there of its name."""
+        """The experiment with the place where its data was found."""
         part = experiment.variants[0].recipe.data
         needs = part.name in DATASETS and DATASETS[part.name].needs_path
         if self.path is None or not needs:
             load_data(part)
             return experiment
-        below = self.path / part.name
-        places = [below] if below.is_dir() else [self.path]
-        load_data(replace(part, path=str(places[0])))
-        return self._read(name, places[0])
+        place = self._place(name, part)
+        load_data(replace(part, path=str(place)))
+        return self._read(name, place)
+
+    def _place(self, name: str, part: DataPart) -> Path:
+        """The path itself, or a folder there of the data set's name, which data read as plain folders must have."""
+        assert self.path is not None
+        wanted = FOLDERS.get(name, part.name)
+        if (self.path / wanted).is_dir():
+            return self.path / wanted
+        if name in FOLDERS and self.path.name != wanted:
+            raise SelfsameError(f"{self.path / wanted}: no such folder")
+        return self.path
 
     def _missing(self, name: str, experiment: Experiment, why: str) -> Plain:
-        data = experiment.variants[0].recipe.data.name
-        runs = sum(len(variant.seeds) for variant in experiment.variants)
-        wants = DATASETS[data].wants if data in DATASETS else ""
+        part = experiment.variants[0].recipe.data
+        shown = {
+            v.number: v for exhibit in self.exhibits if name in exhibit.recipes for v in _shown(exhibit, experiment)
+        }
+        runs = sum(len(variant.seeds) for variant in shown.values())
+        wants = DATASETS[part.name].wants if part.name in DATASETS else ""
+        data = FOLDERS.get(name, part.name)
         return {"recipe": name, "data": data, "runs": runs, "why": _unplaced(why, self.path), "wants": wants}
+
+    def chosen(self, only: Sequence[str] = ()) -> dict[str, list[Job]]:
+        """The runs of each recipe that the exhibits show; with texts, those that have one of them in their titles."""
+        shown = {name: self._variants(name) for name in self.campaigns}
+        if only:
+            every = [variant for variants in shown.values() for variant in variants]
+            for text in only:
+                if every and not any(_meant(text, variant, every) for variant in every):
+                    known = "; ".join(dict.fromkeys(variant.title for variant in every))
+                    raise SelfsameError(f"--only {text}: no variant has this in its title; there are: {known}")
+            shown = {
+                name: [v for v in variants if any(_meant(text, v, every) for text in only)]
+                for name, variants in shown.items()
+            }
+        return {
+            name: [job for job in campaign.jobs if job.variant in shown[name]]
+            for name, campaign in self.campaigns.items()
+        }
+
+    def _variants(self, name: str) -> list[Variant]:
+        experiment = self.campaigns[name].experiment
+        wanted = [v for exhibit in self.exhibits if name in exhibit.recipes for v in _shown(exhibit, experiment)]
+        return [variant for variant in experiment.variants if variant in wanted]
+
+    def complete(self) -> None:
+        """Measure what the pages tell of ended runs beyond their records."""
+        for exhibit in self.exhibits:
+            for name in exhibit.recipes:
+                campaign = self.campaigns.get(name)
+                shown = [] if campaign is None else _shown(exhibit, campaign.experiment)
+                for job in [] if campaign is None else campaign.jobs:
+                    if job.variant in shown:
+                        self._complete(exhibit, name, job)
+
+    def _complete(self, exhibit: Exhibit, name: str, job: Job) -> None:
+        campaign = self.campaigns[name]
+        view = campaign.views.get(job.folder)
+        portions = job.variant.paper.portions if "vii_c" in exhibit.figures else ()
+        if view is None or view.diverged or not (portions or exhibit.curves):
+            return
+        ended = int(view.history[-1]["round"]) if view.history else 0
+        found = beyond(job.folder, ended, partial(_opened, job), portions, exhibit.curves)
+        final, curves = dict(view.final), dict(view.roc)
+        if portions:
+            final["vii_c"] = found["vii_c"].get("value")
+        for protocol, curve in found["curves"].items():
+            if "fpr" in curve:
+                curves[protocol] = (curve["fpr"], curve["tpr"])
+        told = [("accuracy (VII-C)", found.get("vii_c", {})), *found["curves"].items()]
+        lacking = {f"{what}: {one['refused']}": None for what, one in told if "refused" in one}
+        self.refused.setdefault(name, {}).update(lacking)
+        campaign.views[job.folder] = replace(view, final=final, roc=curves)
 
     def plain(self, exhibit: Exhibit) -> Plain:
         """What an exhibit's page says, ready for JSON."""
-        parts = [self._part(name, exhibit.figures) for name in exhibit.recipes if name in self.campaigns]
         return {
             "format": FORMAT,
             "paper": self.paper,
             "exhibit": exhibit.name,
             "title": f"{_NAMES[self.paper]}, {exhibit.name}",
             "what": exhibit.what,
-            "command": f"selfsame paper {self.paper} {exhibit.option} --path DATA",
-            "parts": parts,
+            "file": _file(exhibit),
+            "command": self._command(exhibit),
+            "parts": [self._part(name, exhibit) for name in exhibit.recipes if name in self.campaigns],
+            "timings": self.timings if exhibit.timed else {},
             "missing": [self.missing[name] for name in exhibit.recipes if name in self.missing],
         }
 
-    def _part(self, name: str, figures: Sequence[str]) -> Plain:
+    def _command(self, exhibit: Exhibit) -> str:
+        data = ["--path DATA"] if exhibit.recipes else []
+        set_to = [one if one.startswith("--") else f"--set {one}" for one in self.changed]
+        return " ".join(["selfsame paper", self.paper, exhibit.option, *data, *set_to])
+
+    def _part(self, name: str, exhibit: Exhibit) -> Plain:
         campaign = self.campaigns[name]
-        found = beside_plain(campaign.rows(), name, self.changed)
-        data = campaign.experiment.variants[0].recipe.data.name
-        return {**found, "variants": only_figures(found["variants"], figures), "data": data}
+        shown = _shown(exhibit, campaign.experiment)
+        rows: list[Row] = [row for row in campaign.rows() if row.variant in shown]
+        found = beside_plain(rows, name, self.changed, exhibit.beside)
+        found["remarks"] += list(self.refused.get(name, ()))
+        what = f"{_NAMES[self.paper]}, {exhibit.name}: {exhibit.what}, {name}"
+        return {
+            **found,
+            "variants": only_figures(found["variants"], (*exhibit.figures, *exhibit.beside)),
+            "data": FOLDERS.get(name, campaign.experiment.variants[0].recipe.data.name),
+            "drawing": drawing(exhibit.panes, rows, f"{_file(exhibit)}-{name}.svg", what),
+        }
 
     def write_pages(self) -> list[Path]:
-        """A page for each exhibit, and beside it the JSON that it is made from."""
+        """A page for each exhibit with its figures, and beside it the JSON that they are made from."""
         out = []
         for exhibit in self.exhibits:
             plain = self.plain(exhibit)
-            page = self.folder / f"{exhibit.kind}-{exhibit.number.lower()}.md"
-            write_json(page.with_suffix(".json"), plain)
-            write(page, exhibit_markdown(plain))
-            out.append(page)
+            for name, content in exhibit_files(plain).items():
+                write(self.folder / name, content)
+            out.append(self.folder / f"{plain['file']}.md")
         return out
 
     @property
@@ -109,7 +200,34 @@ class Reprint:
         ]
 
 
-_NAMES = {"fedaws": "FedAwS", "feduv": "FedUV", "fedmetric": "FedMetric", "fedhide": "FedHide"}
+_NAMES = {"fedaws": "FedAwS", "feduv": "FedUV", "fedmetric": "FedMetric", "fedhide": "FedHide", "fdml": "FDML"}
+
+
+def _shown(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:
+    """The variants of an exhibit, and the controls with their networks."""
+    own = [variant for variant in experiment.variants if not variant.control and exhibit.shows(variant.title)]
+    return own + [
+        variant
+        for variant in experiment.variants
+        if variant.control and any(alike(variant.recipe, one.recipe) for one in own)
+    ]
+
+
+def _meant(text: str, variant: Variant, every: Sequence[Variant]) -> bool:
+    """Whether a text is the variant's title or, where it is nobody's whole title, a part of it."""
+    whole = any(one.title == text for one in every)
+    return variant.title == text if whole else text.lower() in variant.title.lower()
+
+
+def _opened(job: Job) -> Run:
+    """A run that has ended, or the network that was never trained, to be measured."""
+    if job.variant.untrained:
+        return as_untrained(load_run(job.folder, trust_code=True))
+    return open_run(job.folder, trust_code=True)
+
+
+def _file(exhibit: Exhibit) -> str:
+    return f"{exhibit.kind}-{exhibit.number.lower()}"
 
 
 def _unplaced(words: str, path: Path | None) -> str:

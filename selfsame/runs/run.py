@@ -27,11 +27,13 @@ from selfsame.engine.state import State, begin, join, smaller_world
 from selfsame.errors import SelfsameError
 from selfsame.files import Record, append_record, read_records, write, write_records
 from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
+from selfsame.measure.protocols import training_samples
 from selfsame.methods.base import Fields, World
 from selfsame.runs.claim import vacant
 from selfsame.runs.together import as_first
 
 _ENROLLED = 64  # samples of a client that make a template, at most
+_FITTED = 2_000  # of the clients' own samples by which P@1 in training is told
 _FEW = 8  # samples by which a network is known to be sound
 _APART = 0.7  # AUROC on people unseen in training from which a network tells people apart
 _FEW_TURNS = 50  # of a client: a run so short is called that before anything else
@@ -127,6 +129,14 @@ class Run:
         figures = self._evaluate(federation.validation, none, Trials.none(), False).figures
         return {"valid_p@1": figures.get("p@1"), "valid_eer": figures.get("eer_seen")}
 
+    def _on_training(self) -> Record:
+        """P@1 of the clients' own samples, an even selection, where the recipe asks for it."""
+        if not self.recipe.run.training_figures:
+            return {}
+        own = training_samples(self.problem.federation, self.world, self.problem.model.device, _FITTED)
+        none = Samples(own.x[:0], own.y[:0])
+        return {"train_p@1": self._evaluate(own, none, Trials.none(), False).figures.get("p@1")}
+
     def _evaluate(self, seen: Samples, unseen: Samples, trials: Trials, curves: bool) -> Evaluation:
         problem, state = self.problem, self.state
         method = problem.method
@@ -174,7 +184,13 @@ class Run:
         """Evaluate and audit now; the new record is also appended to the folder's metrics."""
         found = self.evaluate(curves=self.done)
         self.leakage = leak = self.audit()
-        record: Record = {"round": self.state.round, "loss": loss, **found.figures, **self._validated()}
+        record: Record = {
+            "round": self.state.round,
+            "loss": loss,
+            **found.figures,
+            **self._validated(),
+            **self._on_training(),
+        }
         record |= {
             "leak": leak.paper,
             "recovered": leak.recovered,
@@ -186,19 +202,20 @@ class Run:
             "refused": int(self.state.refused),
             "seconds": round(self.seconds, 3),
         }
-        self._draw(found)
+        self.draw(found)
         self.history.append(record)
         if self.folder is not None:
             append_record(self.folder / "metrics.jsonl", record)
         self._judge(record)
         return record
 
-    def _draw(self, found: Evaluation) -> None:
+    def draw(self, found: Evaluation) -> None:
+        """Keep the curves of an evaluation."""
         self.curves = {name: (r.fpr.tolist(), r.tpr.tolist()) for name, r in found.curves.items()}
 
     def look_again(self) -> None:
         """What a finished run has beside its records (curves, the attacker, warnings), from its last state."""
-        self._draw(self.evaluate(curves=True))
+        self.draw(self.evaluate(curves=True))
         self.leakage = self.audit()
         self._judge(self.final)
 

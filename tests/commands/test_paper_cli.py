@@ -9,7 +9,10 @@ import pytest
 from selfsame.config.exhibits import PAPERS, find_exhibits, recipe_file
 from selfsame.config.experiment import read_experiment
 from selfsame.errors import SelfsameError
-from selfsame.report.exhibit_page import exhibit_markdown
+from selfsame.measure.protocols import Portions
+from selfsame.report.exhibit_page import MARK, exhibit_files, exhibit_markdown
+from selfsame.runs.beyond import drawn_accuracies
+from selfsame.runs.run import open_run
 
 SMALL = """
 seeds = [0, 1]
@@ -18,6 +21,7 @@ name = "digits"
 turns = 1
 [run]
 rounds = 2
+eval_every = 2
 device = "cpu"
 [local]
 batch = 4
@@ -39,6 +43,7 @@ FAR = '[data]\nname = "{}"\npath = "data"\n[method]\nname = "fixed"\n'
 def selfsame(monkeypatch, tmp_path, call):
     """The command beside a folder of recipes, of which one can be run."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("selfsame.report.figures.tsne", lambda _, begin: begin)  # the principal components do here
     Path("mine").mkdir()
     Path("mine/fedhide-cifar100.toml").write_text(SMALL)
     Path("mine/fedhide-voxceleb1.toml").write_text(FAR.format("voxceleb"))
@@ -58,14 +63,19 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     assert max(map(len, out.split("FedHide(0.5), seed")[0].splitlines())) <= 80  # up to the warnings
     assert str(Path.cwd()) not in text + json.dumps(plain)  # no place of this machine
     (part,) = plain["parts"]
-    assert [one["title"] for one in part["variants"]] == ["FedHide(0.5)", "fixed"]
+    titles = ["FedHide(0.5)", "fixed", "untrained network", "no negative term"]  # fixed vectors are there already
+    assert [one["title"] for one in part["variants"]] == titles
+    assert [one["control"] for one in part["variants"]] == ["", "", *titles[2:]]
+    assert [one["rounds"] for one in part["variants"]] == [2, 2, 0, 2]
+    assert all(one["seeds"] == [0, 1] and one["figures"]["p@1"]["measured"] for one in part["variants"])
+    assert "| untrained network (control) | P@1 % | – |" in text and "Controls are ours" in text
     hide = part["variants"][0]
     assert list(hide["figures"]) == ["p@1", "leak", "recovered"] and hide["seeds"] == [0, 1]
     value = hide["figures"]["p@1"]
     mean = sum(value["values"]) / 2
     assert value["measured"] == pytest.approx(mean) and value["difference"] == pytest.approx(mean - 58.0)
     half = abs(value["values"][0] - value["values"][1]) / 2
-    row = f"| FedHide(0.5) | P@1 % | 58.0 ± 1.8 | {mean:.1f} ± {half:.1f} | {mean - 58:+.1f} | 2 | 2 |"
+    row = f"| FedHide(0.5) | P@1 % | 58.0 ± 1.8 | {mean:.1f} ± {half:.1f} | {mean - 58:+.1f} | 2 | 0, 1 |"
     assert row in text and "| fixed | P@1 % | ≈ 50.0 |" in text and "Run with selfsame" in text
     assert [one["recipe"] for one in plain["missing"]] == ["fedhide-voxceleb1", "fedhide-vggface2"]
     assert "veri\\_test2.txt" in text.split("## Not run")[1]
@@ -78,6 +88,166 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
         code == 0 and "cosine to proxy" in out and "P@1" not in out.split("Run with")[0].split("FedHide(0.5), seed")[0]
     )
     assert "| FedHide(0.5) | cosine to proxy | 0.50 |" in Path("p/table-3.md").read_text()  # of the same runs
+    with monkeypatch.context() as patch:
+        patch.setattr("selfsame.runs.loop.carry_on", lambda *_, **__: pytest.fail("trained again"))
+        for number in ("3", "S3"):
+            code, _, err = selfsame(
+                "paper", "fedhide", "--figure", number, "--recipes", "mine", "--out", "p", "--quiet"
+            )
+            assert code == 0, err
+    for page in ("table-3", "table-4", "figure-3", "figure-s3"):
+        remade(Path("p"), page)
+    assert "](figure-s3-fedhide-cifar100.svg)" in Path("p/figure-s3.md").read_text()
+    (space,) = drawn("p/figure-s3.json")["panes"]
+    assert space["kind"] == "space" and space["samples"] and len(space["truth"]) == len(space["proxy"]) > 1
+    curve, plane = drawn("p/figure-3.json")["panes"]
+    assert {line["title"] for line in curve["lines"]} == {"FedHide(0.5)", "untrained network", "no negative term"}
+    assert [line["x"] for line in curve["lines"] if line["from"] == "paper"] == [[2]] and len(plane["lines"]) >= 2
+
+
+def drawn(page):
+    return json.loads(Path(page).read_text())["parts"][0]["drawing"]
+
+
+def remade(folder, page):
+    """Everything of a page is what its JSON alone makes, byte for byte."""
+    plain = json.loads((folder / f"{page}.json").read_text())
+    found = exhibit_files(plain)
+    assert {f"{page}.json", f"{page}.md"} <= set(found)
+    assert len(found) == 2 + sum(part["drawing"] is not None for part in plain["parts"])
+    for name, content in found.items():
+        assert (folder / name).read_bytes() == content, name
+    text = found[f"{page}.md"].decode()
+    assert MARK in text and plain["command"] in text and "0, 1" in text
+
+
+UV = """
+[data]
+name = "digits"
+turns = 1
+[run]
+rounds = 2
+eval_every = 2
+device = "cpu"
+training_figures = true
+[local]
+batch = 4
+[paper]
+where = "FedUV"
+[[variant]]
+title = "FedUV(31)"
+method = { name = "feduv", code_length = 31, secrets = "seeded" }
+[[variant]]
+title = "softmax"
+method = { name = "softmax" }
+"""
+
+
+def test_curves_of_three_populations_and_of_training(selfsame):
+    """As FedUV's Figs. 3 and 4, on digits."""
+    Path("mine/feduv-fig3-mnist-uv.toml").write_text(UV.rpartition("[[variant]]")[0])
+    Path("mine/feduv-fig4-mnist-uv.toml").write_text(UV)
+    for name in ("celeba", "voxceleb"):
+        Path(f"mine/feduv-fig4-{name}.toml").write_text(FAR.format(name.replace("voxceleb", "voxceleb_uv")))
+    code, _, err = selfsame("paper", "feduv", "--recipes", "mine", "--out", "p", "--quiet")
+    assert code == 0, err
+    panes = drawn("p/figure-4.json")["panes"]
+    assert [pane["title"] for pane in panes] == ["training data", "test data", "new users"]
+    for pane in panes:
+        assert (pane["x"], pane["y"], pane["log"]) == ("FPR (%)", "TPR (%)", True)
+        assert [line["title"] for line in pane["lines"] if line["from"] == "ours"] == ["FedUV(31)", "softmax"]
+        assert {line["title"] for line in pane["lines"] if line["from"] == "control"} == {
+            "untrained network", "fixed vectors",
+        }  # fmt: skip
+        for line in pane["lines"]:
+            rising = zip(line["y"], line["y"][1:], strict=False)
+            assert line["from"] == "said" or (all(a <= b for a, b in rising) and line["y"][-1] == 100)
+    (pane,) = drawn("p/figure-3.json")["panes"]
+    titles = [line["title"] for line in pane["lines"] if line["from"] == "ours"]
+    assert titles == ["FedUV(31)", "FedUV(31), training"]
+    plain = json.loads(Path("p/figure-4.json").read_text())
+    assert {name: (Path("p") / name).read_bytes() for name in exhibit_files(plain)} == exhibit_files(plain)
+
+
+FDML = """
+seeds = [0, 1]
+[data]
+name = "digits"
+turns = 2
+[method]
+name = "fdml"
+[run]
+rounds = 4
+eval_every = 4
+device = "cpu"
+[cohort]
+sampling = "all"
+[local]
+batch = 4
+lr = 1.0
+[server]
+optimiser = "adam"
+lr = 1e-3
+[paper]
+where = "FDML, Table I"
+portions = [3, 2, 2, 2]
+[[variant]]
+title = "FDML"
+paper = { vii_c = 80.88 }
+[[variant]]
+title = "FDML, exceptions"
+"""
+
+
+def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame):
+    Path("mine/fdml-touchauth.toml").write_text(FDML)
+    Path("mine/fdml-cameraauth.toml").write_text(FAR.format("imagefolder"))
+    words = ("paper", "fdml", "--table", "i", "--recipes", "mine", "--out", "p", "--path", "empty", "--quiet")
+    code, _, err = selfsame(*words, "--share", "0.5")
+    assert code == 0 and "not run: fdml-cameraauth: DATA/lfw: no such folder" in err
+    plain = json.loads(Path("p/table-i.json").read_text())
+    variants = {one["title"]: one for one in plain["parts"][0]["variants"]}
+    assert list(variants) == ["FDML", "untrained network", "fixed vectors"]  # the exceptions are Table II's
+    assert variants["FDML"]["rounds"] == 2 and plain["command"].endswith("--table I --path DATA --share 0.5")
+    assert list(variants["FDML"]["figures"]) == ["vii_c", "eer_seen", "eer"]
+    for title, folder in (("FDML", "01-fdml"), ("fixed vectors", "control-fixed")):
+        found = variants[title]["figures"]["vii_c"]
+        runs = [open_run(Path("p/fdml-touchauth") / (folder + end)) for end in ("", "-seed1")]
+        each = [100 * drawn_accuracies(run, Portions(3, 2, 2, 2)).mean() for run in runs]
+        assert found["values"] == pytest.approx(each) and found["measured"] == pytest.approx(sum(each) / 2)
+    less = variants["FDML"]["figures"]["vii_c"]["measured"] - 80.88
+    assert f"| FDML | accuracy (VII-C) % | 80.9 | {less + 80.88:.1f} ± " in Path("p/table-i.md").read_text()
+    remade(Path("p"), "table-i")
+    assert selfsame(*words, "--share", "0.5")[0] == 0
+    code, _, err = selfsame(*words, "--share", "0.25")
+    assert code == 2 and "holds a run of another recipe" in err
+
+
+def test_the_enclave_is_timed(selfsame, monkeypatch):
+    monkeypatch.setattr("selfsame.config.exhibits.ENCLAVE_SECONDS", {3: 0.48, 5: 2.19})
+    words = ("paper", "fdml", "--table", "V", "--out", "p", "--quiet")
+    code, out, err = selfsame(*words)
+    assert code == 0, err
+    text, plain = Path("p/table-v.md").read_text(), json.loads(Path("p/table-v.json").read_text())
+    assert text == exhibit_markdown(plain) and "| 3 | 0.48 |" in text and "--path" not in plain["command"]
+    assert [one["participants"] for one in plain["timings"]["rows"]] == [3, 5]
+    assert selfsame(*words) == (code, out, err)  # an earlier call's seconds
+
+
+def test_only_names_variants_of_any_recipe(selfsame):
+    """One that a text does not fit is left alone; a text that fits none is refused."""
+    for name, title in (("cifar10", "ResNet-8"), ("cifar100", "ResNet-56")):
+        text = SMALL.replace("seeds = [0, 1]", "").partition("[[variant]]")[0]
+        text += f'[[variant]]\ntitle = "{title}"\nmethod = {{ name = "fixed" }}\n'
+        Path(f"mine/fedaws-table1-{name}.toml").write_text(text)
+    words = ("paper", "fedaws", "--table", "1", "--recipes", "mine", "--out", "p", "--quiet", "--only")
+    code, _, err = selfsame(*words, "ResNet-56")
+    assert code == 0, err
+    parts = json.loads(Path("p/table-1.json").read_text())["parts"]
+    ended = {one["title"]: one["ended"] for part in parts for one in part["variants"]}
+    assert ended == {"ResNet-8": [False], "ResNet-56": [True], "untrained network": [False]}
+    code, _, err = selfsame(*words, "ResNet-9")
+    assert code == 2 and "--only ResNet-9: no variant has this in its title; there are: ResNet-8; " in err
 
 
 def test_nothing_can_be_run(selfsame):
@@ -95,9 +265,10 @@ def test_nothing_can_be_run(selfsame):
     [
         (("nosuch",), "unknown paper 'nosuch'"),
         (("fedhyde",), "did you mean 'fedhide'"),
-        (("fdml",), "bench/fdml.py"),
         (("fedhide", "--table", "9"), "--table 9: fedhide has no recipe for it; there are: --table 3, --table 4"),
-        (("fedhide", "--figure", "4"), "--figure 4: fedhide has no recipe"),
+        (("fedhide", "--figure", "9"), "--figure 9: fedhide has no recipe"),
+        (("fedhide", "--share", "1.5"), "--share 1.5: expected a number above 0 and up to 1"),
+        (("fedhide", "--share", "0.5", "--rounds", "7"), "no --rounds beside it"),
         (("fedhide", "--recipes", "empty"), "name the folder of recipes with --recipes"),
     ],
 )
@@ -113,7 +284,8 @@ def test_every_exhibit_has_its_recipes(paper):
         for name in exhibit.recipes:
             experiment = read_experiment(recipe_file(Path(__file__).parents[2] / "recipes", name))
             where = {variant.paper.where for variant in experiment.variants}
-            assert any(re.search(rf"(Tables?|Fig\.) .*{exhibit.number}", one) for one in where), (name, where)
+            number = "4" if exhibit.number.startswith("S") else exhibit.number  # the supplement shows runs of Table 4
+            assert any(re.search(rf"(Tables?|Fig\.) .*{number}", one) for one in where), (name, where)
             shown = {key for variant in experiment.variants for key in variant.paper.figures}
             assert not exhibit.figures or not shown or shown & set(exhibit.figures)
     with pytest.raises(SelfsameError):

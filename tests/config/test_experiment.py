@@ -210,6 +210,42 @@ def test_any_file_is_an_experiment_or_one_line(tables, tmp_path):
     assert len({job.folder for job in jobs}) == len(jobs)
 
 
+EACH = """
+[paper]
+where = "FDML, Table I"
+portions = [3, 2, 2, 9]
+[[variant]]
+title = "FL"
+grid = { "local.lr" = [0.1, 0.01] }
+paper = { each = { vii_c = [71.4, 63.24], "p@1" = [[1, 0.5], 2] } }
+"""
+
+
+def test_a_grid_has_a_figure_of_the_paper_for_each_point(tmp_path):
+    one, other = (variant.paper for variant in read_experiment(written(tmp_path, EACH)).variants)
+    assert one.figures == {"vii_c": (71.4, None), "p@1": (1.0, 0.5)} and one.portions == (3, 2, 2, 9)
+    assert other.figures == {"vii_c": (63.24, None), "p@1": (2.0, None)} and other.where == "FDML, Table I"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (EACH.replace("[71.4, 63.24]", "[71.4]"), "paper.each.vii_c: expected a list of 2"),
+        (EACH.replace("[71.4, 63.24]", "71.4"), "paper.each.vii_c: expected a list of 2"),
+        (
+            EACH.replace("{ each = { vii_c = [71.4, 63.24]", "{ each = { nosuch = [1, 2]"),
+            "paper.nosuch: unknown figure",
+        ),
+        (EACH.replace("[3, 2, 2, 9]", "[3, 2, 2]"), "paper.portions"),
+        (EACH.replace("[3, 2, 2, 9]", "[3, 2, 0, 9]"), "paper.portions: must be at least 1"),
+    ],
+)
+def test_bad_figures_of_points_are_one_line(text, said, tmp_path):
+    with pytest.raises(SelfsameError) as error:
+        read_experiment(written(tmp_path, text))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
 # ---- the files in recipes/
 
 

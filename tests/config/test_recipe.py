@@ -252,7 +252,7 @@ def test_ranges(where, values):
 def test_every_range_is_tested():
     free = {"run.seed", "run.device", "method.name", "data.name", "data.path", "net.name"}
     free |= {"net.start", "net.digest", "net.rename", "net.skip", "net.train"}
-    free |= {"server.nesterov", "augment.flip", "run.shard_tables"}
+    free |= {"server.nesterov", "augment.flip", "run.shard_tables", "run.training_figures"}
     assert {f"{part}.{key}" for part, key, _ in fields()} - free == {where for where, _ in RANGES}
 
 

@@ -8,9 +8,12 @@ from safetensors.torch import save_file
 
 from selfsame import nets
 from selfsame.commands.evaluate import evaluate
+from selfsame.config.recipe import from_mapping
 from selfsame.data import DATASETS
 from selfsame.errors import SelfsameError
-from selfsame.runs.untrained import untrained_run
+from selfsame.runs.loop import carry_on
+from selfsame.runs.run import start
+from selfsame.runs.untrained import untrained_run, untrained_view
 
 SMALL = ["data.turns=1", "net.width=8"]
 
@@ -60,3 +63,41 @@ def test_encoders_by_distance():
         "cosine",
         "cosine",
     ]
+
+
+def test_what_is_measured_before_the_first_round_is_by_the_clients_own_templates(tmp_path):
+    """P@1 by plain loops: each client's template is the mean direction of its samples."""
+    recipe = from_mapping(
+        {"method": {"name": "fixed"}, "data": {"name": "digits", "turns": 1}, "run": {"device": "cpu", "rounds": 1}}
+    )
+    run = start(recipe, tmp_path / "run")
+    theta = run.state.theta_P.clone()
+    shown = untrained_view(run)
+    assert shown.history[0]["round"] == 0 and shown.picture is None and torch.equal(run.state.theta_P, theta)
+    assert set(shown.roc) == {"seen", "unseen"} and shown.figure("eer") is not None
+    federation, templates = run.problem.federation, run.enrolled
+    right = 0
+    for x, y in zip(federation.test.x, federation.test.y, strict=True):
+        emb = run.embed(x[None])[0]
+        cosines = [float(emb @ one / emb.norm() / one.norm()) for one in templates]
+        right += cosines.index(max(cosines)) == int(y)
+    assert shown.figure("p@1") == pytest.approx(right / len(federation.test.y))
+    assert shown.figure("p@1") > 0.3  # templates of fixed vectors would tell by chance
+
+
+def test_figures_of_training_samples_are_recorded_where_they_are_asked_for():
+    tables = {"method": {"name": "fixed"}, "data": {"name": "digits", "turns": 1}, "local": {"batch": 4}}
+    length = {"rounds": 3, "eval_every": 3, "device": "cpu"}
+    run = carry_on(start(from_mapping({**tables, "run": {**length, "training_figures": True}})))
+    federation, right, total = run.problem.federation, 0, 0
+    templates = run.truth()
+    for client, count in enumerate(federation.count_N.tolist()):
+        for number in range(count):
+            raw = federation.source.rows(torch.tensor([client]), torch.tensor([[number]]))[0]
+            emb = run.embed(raw)[0]
+            cosines = [float(emb @ one / emb.norm() / one.norm()) for one in templates]
+            right += cosines.index(max(cosines)) == int(run.problem.world.class_of_N[client])
+            total += 1
+    assert total <= 2000 and run.final["train_p@1"] == pytest.approx(right / total)
+    plain = carry_on(start(from_mapping({**tables, "run": length})))
+    assert "train_p@1" not in plain.final and torch.equal(plain.state.theta_P, run.state.theta_P)

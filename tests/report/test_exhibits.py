@@ -1,0 +1,255 @@
+"""A paper's figures: lines are means of seeds, the paper's points lie beside, and what is drawn is the JSON's."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from selfsame.config.exhibits import PAPERS, Pane
+from selfsame.config.experiment import Paper, Variant, read_experiment
+from selfsame.config.recipe import from_mapping
+from selfsame.report.exhibit_figures import digest, draw_exhibit, exhibit_svg
+from selfsame.report.exhibit_lines import drawing
+from selfsame.report.exhibit_page import MARK, exhibit_files
+from selfsame.report.table import Row
+from selfsame.report.view import Picture, RunView
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@cache
+def shipped(name):
+    return read_experiment(RECIPES / f"{name}.toml").variants
+
+
+def row(title, *views, method=None, paper=None, number=1, **changes):
+    tables = {"run": {"rounds": 30}, "method": method or {"name": "fedhide"}}
+    about = Paper(paper or {}, "a table")
+    return Row(Variant(number, title, from_mapping(tables), tuple(range(len(views))), about, 30, **changes), views)
+
+
+def seen(value=0.5, history=(), **changes):
+    return RunView("x", "fedhide", history=list(history), final={"p@1": value, "one_class_auroc": value}, **changes)
+
+
+def history(*values, key="p@1"):
+    return [{"round": 10 * (n + 1), "loss": 1.0, key: value} for n, value in enumerate(values)]
+
+
+def lines_of(pane, rows):
+    found = drawing([pane], rows, "f.svg", "what")
+    return {(line["title"], line["from"]): line for line in found["panes"][0]["lines"]}
+
+
+ROUNDS = Pane("rounds", "", "", "Round", "Accuracy (%)", ("p@1", "train_p@1"))
+
+
+def test_over_rounds_each_point_is_the_mean_of_its_seeds():
+    runs = [(0.1, 0.4, 0.9), (0.3, 0.5, 0.8)]
+    views = [seen(history=history(*values)) for values in runs]
+    longer = seen(history=[*history(0.2, 0.6, 0.7), {"round": 40, "loss": 1.0, "p@1": 1.0}])
+    diverged = seen(history=history(1.0, 1.0, 1.0), warnings=[{"kind": "diverged"}])
+    rows = [
+        row("A", *views, longer, diverged, None, paper={"p@1": (90.0, None)}),
+        row("B", seen(history=history(0.5, 0.5, key="train_p@1")), number=2),
+        row("untrained", seen(0.25), number=3, control="untrained network", untrained=True),
+    ]
+    found = lines_of(ROUNDS, rows)
+    three = [(0.1, 0.3, 0.2), (0.4, 0.5, 0.6), (0.9, 0.8, 0.7)]
+    line = found["A", "ours"]
+    assert line["x"] == [10, 20, 30]  # the rounds that all have
+    assert line["y"] == pytest.approx([100 * sum(at) / 3 for at in three])
+    assert line["low"] == pytest.approx([100 * min(at) for at in three])
+    assert line["high"] == pytest.approx([100 * max(at) for at in three])
+    assert found["A", "paper"]["x"] == [30] and found["A", "paper"]["y"] == [90]
+    assert found["B, training", "ours"]["thin"] and found["B, training", "ours"]["low"] == []
+    assert found["untrained", "control"]["level"] and found["untrained", "control"]["y"] == [25]
+
+
+def test_over_a_value_of_the_recipe():
+    """As FedAwS's Table 4: numbers in order, then what has none; several figures are several lines."""
+    pane = Pane("over", "", "^k", "k", "Precision (%)", ("p@1", "one_class_auroc"), "method.neighbours", "all")
+    rows = [
+        row("k = all", seen(0.4), method={"name": "fedaws", "spread": "full"}, paper={"p@1": (87.7, None)}),
+        row("k = 100", seen(0.9), seen(0.7), method={"name": "fedaws", "neighbours": 100}, number=2),
+        row("k = 10", None, method={"name": "fedaws", "neighbours": 10}, paper={"p@1": (26.3, None)}, number=3),
+        row("other", seen(0.1), method={"name": "fedaws", "neighbours": 3}, number=4),
+        row("fixed", seen(0.3), method={"name": "fixed"}, number=5, control="fixed vectors"),
+    ]
+    found = drawing([pane], rows, "f.svg", "what")["panes"][0]
+    assert found["ticks"] == ["10", "100", "all"] and not found["log"]
+    by = {(line["title"], line["from"]): line for line in found["lines"]}
+    assert by["P@1", "ours"]["x"] == [1, 2] and by["P@1", "ours"]["y"] == pytest.approx([80, 40])
+    assert by["P@1", "ours"]["low"] == pytest.approx([70, 40])
+    assert by["P@1", "paper"]["x"] == [0, 2] and by["P@1", "paper"]["y"] == [26.3, 87.7]
+    assert by["one-class AUROC", "ours"]["x"] == [1, 2] and by["fixed", "control"]["y"] == [30]
+
+
+def test_a_grid_is_one_line_and_the_method_without_the_option_stands_at_zero():
+    pane = Pane("over", "", "", "lambda", "AUROC (%)", ("one_class_auroc",), "method.negative_weight", "0")
+    rows = [row("pos", seen(0.9), method={"name": "fedmetric-pos"}, paper={"one_class_auroc": (94.0, None)})]
+    for number, weight in enumerate((1.0, 0.1)):  # in any order
+        method = {"name": "fedmetric", "negative_weight": weight}
+        rows.append(row(f"proxy, negative_weight {weight}", seen(weight / 2), method=method, number=2 + number))
+    found = lines_of(pane, rows)
+    assert found["proxy", "ours"]["x"] == [0.1, 1.0] and found["proxy", "ours"]["y"] == pytest.approx([5, 50])
+    assert found["pos", "ours"]["x"] == found["pos", "paper"]["x"] == [0]
+
+
+def test_a_curve_is_the_mean_over_seeds_and_the_papers_words_are_a_point():
+    pane = Pane("roc", "new users", "", "FPR (%)", "TPR (%)", key="unseen impostors", said=((10.0, 80.0, "above"),))
+    curves = [([0.01, 0.1, 1.0], [0.2, 0.6, 1.0]), ([0.01, 0.1, 1.0], [0.4, 0.8, 1.0])]
+    found = lines_of(pane, [row("FedUV(127)", *(seen(roc={"unseen impostors": one}) for one in curves))])
+    line = found["FedUV(127)", "ours"]
+    assert line["x"] == pytest.approx([1, 10, 100]) and line["y"] == pytest.approx([30, 70, 100])
+    assert found["above", "said"]["x"] == [10]
+    assert drawing([pane], [row("FedUV(127)", seen())], "f.svg", "") is None
+
+
+def test_one_figure_against_another():
+    pane = Pane("plane", "", "", "Leakage", "Accuracy", ("leak", "p@1"))
+    views = [RunView("x", "fedhide", final={"leak": leak, "p@1": right}) for leak, right in ((0.1, 0.5), (0.3, 0.7))]
+    paper = {"leak": (9.6, None), "p@1": (58.0, None)}
+    found = lines_of(pane, [row("FedHide(0.1, 5)", *views, paper=paper), row("FedHide(0.1, 10)", None, paper=paper)])
+    assert found["FedHide", "ours"]["x"] == pytest.approx([20]) and found["FedHide", "ours"]["y"] == pytest.approx([60])
+    assert found["FedHide", "paper"]["x"] == [9.6]
+
+
+def picture(samples=6):
+    places = [(float(n), float(n % 3)) for n in range(samples)]
+    unseen = [n == 5 for n in range(samples)]
+    return Picture(places, [n % 2 for n in range(samples)], unseen, [(0.0, 1.0), (2.0, 1.0)], [(1.0, 1.5), (1.1, 1.4)])
+
+
+def test_the_space_has_test_samples_prototypes_and_proxies_of_the_first_seed_that_ended():
+    rows = [row("FedHide(0.1, 5)", None, replace(seen(), picture=picture()), replace(seen(), picture=picture(4)))]
+    (pane,) = drawing([Pane("space")], rows, "f.svg", "what")["panes"]
+    assert pane["title"] == "FedHide(0.1, 5), seed 1"
+    assert len(pane["samples"]) == 5 and pane["truth"] == [[0, 1], [2, 1]] and pane["proxy"] == [[1, 1.5], [1.1, 1.4]]
+
+
+def whole():
+    """A drawing with every kind of pane."""
+    views = [replace(seen(right, history(0.1, right), roc={"p": ([0.1, 1.0], [right, 1.0])}), picture=picture())
+             for right in (0.4, 0.6)]  # fmt: skip
+    for view in views:
+        view.final["leak"] = 0.2
+    rows = [
+        row("FedHide(1)", *views, paper={"p@1": (58.0, None), "leak": (9.6, None)}),
+        row("FedHide(2)", *views, number=2),
+        row("fixed & <fast>", *views, number=3, control="fixed vectors"),
+        row("untrained", views[0], number=4, control="untrained network", untrained=True),
+    ]
+    panes = [
+        ROUNDS,
+        Pane("roc", "ROC", "", "FPR", "TPR", key="p", said=((10.0, 80.0, "the paper says"),)),
+        Pane("plane", "", "", "Leakage", "Accuracy", ("leak", "p@1")),
+        Pane("over", "", "", "k", "P@1", ("p@1",), "method.neighbours", "all"),
+        Pane("space"),
+    ]
+    return drawing(panes, rows, "f.svg", "every kind")
+
+
+def test_what_is_drawn_is_what_the_numbers_say():
+    found = json.loads(json.dumps(whole()))
+    figure = draw_exhibit(found)
+    assert len(figure.axes) == len(found["panes"]) == 6  # one of the space for each variant
+    for pane, ax in zip(found["panes"], figure.axes, strict=True):
+        assert ax.get_title(loc="left") == pane["title"]
+        drawn = [(list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))) for line in ax.lines]
+        for line in pane.get("lines", ()):
+            if not line.get("level"):
+                assert (list(map(float, line["x"])), list(map(float, line["y"]))) in drawn, line["title"]
+            else:
+                assert any(y == [line["y"][0]] * 2 for _, y in drawn)
+        if pane["kind"] == "space":
+            spots = sorted(map(tuple, (spot for some in ax.collections for spot in some.get_offsets().tolist())))
+            assert spots == sorted(map(tuple, (*pane["samples"], *pane["truth"], *pane["proxy"])))
+    titles = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert {
+        "FedHide(1)",
+        "untrained (control, ours)",
+        "hollow: the paper's",
+        "the paper says",
+        "shared proxy",
+    } <= titles
+
+
+def test_panes_without_a_line_in_common_have_legends_of_their_own():
+    panes = [Pane("rounds", "", f"^{name}", "Round", "%", ("p@1",)) for name in "AB"]
+    rows = [row(name, seen(history=history(0.1, 0.5)), number=n) for n, name in enumerate("AB")]
+    figure = draw_exhibit(drawing(panes, rows, "f.svg", ""))
+    assert not figure.legends
+    assert [[text.get_text() for text in ax.get_legend().get_texts()] for ax in figure.axes] == [["A"], ["B"]]
+
+
+def test_an_svg_names_its_numbers_and_comes_out_the_same():
+    found = whole()
+    text = exhibit_svg(found)
+    assert text == exhibit_svg(json.loads(json.dumps(found)))
+    root = ET.fromstring(text)
+    said = " ".join(element.text or "" for element in root.iter())
+    assert digest(found) in said and "fixed & <fast> (control, ours)" in said
+    assert digest(found) != digest({**found, "what": "other"})
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_pane_has_its_variants_in_the_recipes(paper):
+    for exhibit in PAPERS[paper]:
+        for name in exhibit.recipes:
+            variants = shipped(name)
+            assert any(exhibit.shows(one.title) for one in variants)
+            for pane in exhibit.panes:
+                titles = [one.title for one in variants if exhibit.shows(one.title)]
+                assert any(re.search(pane.variants, title) for title in titles), (exhibit.name, pane.title)
+
+
+def axis(paper, number, kind, name):
+    """What a pane over a value shows of the shipped recipe, were every run right by half."""
+    (exhibit,) = [one for one in PAPERS[paper] if (one.kind, one.number) == (kind, number)]
+    variants = shipped(name)
+    rows = [
+        Row(one, tuple(RunView("x", "m", final=dict.fromkeys(FIGURED, 0.5)) for _ in one.seeds)) for one in variants
+    ]
+    return drawing(exhibit.panes, rows, "f.svg", "")["panes"]
+
+
+FIGURED = ("p@1", "p@3", "p@5", "one_class_auroc")
+
+
+def test_the_axes_are_the_papers():
+    by_k, by_lambda = axis("fedaws", "4", "table", "fedaws-table4-amazoncat")
+    assert by_k["ticks"] == ["10", "100", "500", "all"] and by_lambda["log"]
+    paper = {line["title"]: line["y"] for line in by_k["lines"] if line["from"] == "paper"}
+    assert paper == {"P@1": [26.3, 92.1, 86.9, 87.7], "P@3": [21.5, 70.8, 66.1, 69.7], "P@5": [18.2, 58.7, 49.3, 52.2]}
+    (ours,) = [line for line in by_lambda["lines"] if (line["title"], line["from"]) == ("P@1", "ours")]
+    assert ours["x"] == [1, 10, 100]
+    (fig2,) = axis("fedmetric", "2", "figure", "fedmetric-fig2-cifar10")
+    printed = {line["title"]: line["x"] for line in fig2["lines"] if line["from"] == "ours"}
+    assert printed["proxy, as printed"] == pytest.approx([n / 10 for n in range(1, 11)])
+    assert printed["pos, as printed"] == [0] and fig2["x"] == "lambda"
+    (fig3,) = axis("fedmetric", "3", "figure", "fedmetric-fig3-cifar10")
+    assert {line["title"]: line["x"] for line in fig3["lines"]}["proxy, fixed centre"] == [0.5, 1, 1.5, 2, 3]
+
+
+def made_pages():
+    """The pages in the manual that the command made."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if MARK in page.read_text(encoding="utf-8")]
+
+
+def test_pages_of_the_manual_are_what_their_json_says():
+    for page in made_pages():
+        plain = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+        assert plain["file"] == page.stem
+        for name, content in exhibit_files(plain).items():
+            kept = (page.parent / name).read_bytes()
+            if name.endswith(".svg"):  # how coordinates are rounded is matplotlib's
+                (drawn,) = [part["drawing"] for part in plain["parts"] if (part["drawing"] or {}).get("file") == name]
+                assert digest(drawn).encode() in kept, name
+            else:
+                assert kept == content, name
