@@ -3,7 +3,8 @@
     python bench/frontier_page.py omniglot.jsonl writers.jsonl --table docs/results/frontier.json --picture frontier.svg
 
 A method's leakage is what the strongest attacker gets who can exist under that aggregation; where none gets more than
-the group's share, that share is drawn. A dot is the mean over seeds, its bar reaches from the least to the most.
+the group's share, that share is drawn. A dot is the mean over seeds, its bar reaches from the least to the most. The
+picture is drawn a second time for narrow screens, NAME-narrow.svg.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def table(found: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def picture(found: list[Row], out: Path) -> None:
+def picture(found: list[Row], out: Path, columns: int = 2) -> None:
     import matplotlib
 
     matplotlib.use("svg")
@@ -77,7 +78,6 @@ def picture(found: list[Row], out: Path) -> None:
 
     plt.rcParams |= {"svg.fonttype": "none", "font.size": 9, "svg.hashsalt": "selfsame"}
     sets = [data for data in TITLES if any(row["data"] == data for row in found)]
-    columns = 2 if len(sets) == 4 else len(sets)
     down = -(-len(sets) // columns)
     size = 4.1 * columns, 3.3 * down
     figure, axes = plt.subplots(down, columns, figsize=size, squeeze=False, layout="constrained")
@@ -137,6 +137,7 @@ def main() -> None:
         args.table.write_text(json.dumps(found, indent=1) + "\n")
     if args.picture:
         picture(found, args.picture)
+        picture(found, args.picture.with_stem(f"{args.picture.stem}-narrow"), columns=1)
 
 
 if __name__ == "__main__":
