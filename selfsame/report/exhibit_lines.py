@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from selfsame.config.exhibits import Pane
@@ -13,7 +13,7 @@ from selfsame.report.table import Row
 from selfsame.report.view import Picture, RunView, series
 
 Plain = dict[str, Any]
-Points = Mapping[float, Sequence[float]]  # at each place the values of the seeds
+Points = Sequence[tuple[float, Sequence[float]]]  # places, each with the values of the seeds
 
 OURS, PAPER, CONTROL, SAID = "ours", "paper", "control", "said"  # where a line comes from; said: in the paper's text
 
@@ -28,20 +28,20 @@ def _pane(pane: Pane, lines: Iterable[Plain], **more: Any) -> list[Plain]:
     lines = list(lines)
     if not any(line["from"] == OURS for line in lines):
         return []
-    said = [_line(words, {x: [y]}, SAID) for x, y, words in pane.said]
+    said = [_line(words, [(x, [y])], SAID) for x, y, words in pane.said]
     return [{"kind": "lines", "title": pane.title, "x": pane.x, "y": pane.y, **more, "lines": [*lines, *said]}]
 
 
 def _line(title: str, points: Points, origin: str, **more: Any) -> Plain:
     """The mean over seeds at each place, with the least and the most where there are several."""
-    several = max(map(len, points.values()), default=0) > 1
+    several = max((len(values) for _, values in points), default=0) > 1
     return {
         "title": title,
         "from": origin,
-        "x": [_few(x) for x in points],
-        "y": [_few(sum(values) / len(values)) for values in points.values()],
-        "low": [_few(min(values)) for values in points.values()] if several else [],
-        "high": [_few(max(values)) for values in points.values()] if several else [],
+        "x": [_few(x) for x, _ in points],
+        "y": [_few(sum(values) / len(values)) for _, values in points],
+        "low": [_few(min(values)) for _, values in points] if several else [],
+        "high": [_few(max(values)) for _, values in points] if several else [],
         **more,
     }
 
@@ -49,7 +49,7 @@ def _line(title: str, points: Points, origin: str, **more: Any) -> Plain:
 def _level(row: Row, key: str) -> list[Plain]:
     """A control's figure, which holds wherever one looks."""
     values = _known(row.values(key))
-    return [_line(row.variant.title, {0.0: values}, CONTROL, level=True)] if values else []
+    return [_line(row.variant.title, [(0.0, values)], CONTROL, level=True)] if values else []
 
 
 def _chosen(pane: Pane, rows: Sequence[Row]) -> list[Row]:
@@ -87,15 +87,15 @@ def _over_rounds(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
                 lines.append(_line(title, points, _origin(row), thin=key.startswith("train")))
             if key in row.variant.paper.figures:
                 at = float(row.paper_rounds or row.variant.own_rounds)
-                lines.append(_line(title, {at: [row.variant.paper.figures[key][0]]}, PAPER))
+                lines.append(_line(title, [(at, [row.variant.paper.figures[key][0]])], PAPER))
     return _pane(pane, lines)
 
 
-def _shared(runs: Sequence[tuple[Sequence[float], Sequence[float]]], factor: float) -> dict[float, list[float]]:
+def _shared(runs: Sequence[tuple[Sequence[float], Sequence[float]]], factor: float) -> list[tuple[float, list[float]]]:
     """The values of all runs at the places that they share."""
     tables = [dict(zip(x, y, strict=True)) for x, y in runs]
     places = [x for x in tables[0] if all(x in one for one in tables)] if tables else []
-    return {x: [factor * one[x] for one in tables] for x in places}
+    return [(x, [factor * one[x] for one in tables]) for x in places]
 
 
 # Figures over a value of the recipe
@@ -114,8 +114,10 @@ def _over_values(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
     lines: list[Plain] = []
     for name, members in groups.items():
         members.sort(key=lambda member: member[0])
-        ours = {x: values for x, row, key in members if (values := _known(row.values(key)))}
-        paper = {x: [row.variant.paper.figures[key][0]] for x, row, key in members if key in row.variant.paper.figures}
+        ours = [(x, values) for x, row, key in members if (values := _known(row.values(key)))]
+        paper = [
+            (x, [row.variant.paper.figures[key][0]]) for x, row, key in members if key in row.variant.paper.figures
+        ]
         lines += [_line(name, ours, OURS)] if ours else []
         lines += [_line(name, paper, PAPER)] if paper else []
     for row in _controls(rows):
@@ -156,7 +158,7 @@ def _roc(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
     for row in [*_chosen(pane, rows), *_controls(rows)]:
         curves = [view.roc[pane.key] for view in _ended(row) if pane.key in view.roc]
         if points := _shared(curves, 100.0):
-            lines.append(_line(row.variant.title, {100 * x: y for x, y in points.items()}, _origin(row)))
+            lines.append(_line(row.variant.title, [(100 * x, y) for x, y in points], _origin(row)))
     return _pane(pane, lines, log=True)
 
 
@@ -165,14 +167,14 @@ def _roc(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
 
 def _plane(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
     across, up = pane.figures
-    lines: dict[tuple[str, str], dict[float, list[float]]] = {}
+    lines: dict[tuple[str, str], list[tuple[float, list[float]]]] = {}
     for row in [*_chosen(pane, rows), *_controls(rows)]:
         name = row.variant.title.partition("(")[0]
         x, y, paper = row.measured(across)[0], _known(row.values(up)), row.variant.paper.figures
         if x is not None and y:
-            lines.setdefault((name, _origin(row)), {})[x] = y
+            lines.setdefault((name, _origin(row)), []).append((x, y))
         if across in paper and up in paper:
-            lines.setdefault((name, PAPER), {})[paper[across][0]] = [paper[up][0]]
+            lines.setdefault((name, PAPER), []).append((paper[across][0], [paper[up][0]]))
     return _pane(pane, [_line(name, points, origin, dots=True) for (name, origin), points in lines.items()])
 
 
