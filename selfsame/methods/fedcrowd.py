@@ -189,9 +189,9 @@ class FedCrowd(LocalLoss):
             own_MB = (v_MBP * own_MW[:, None, part]).sum(-1)
             return (count * (v_MBP * sent["crowd_mean"][:, part]).sum(-1) - own_MB) / others_M1, own_MB
 
-        whole, last = slice(0, dim), slice(own_MW.shape[1] - width, None)
-        first_MB, _ = first(whole)
+        last = slice(own_MW.shape[1] - width, None)
         narrow_MB, own_MB = first(last)
+        first_MB = first(slice(0, dim))[0] if own_MW.shape[1] > dim else narrow_MB
         v_MBK = v_MBW[..., last]
         second_MB = (count * ((v_MBK @ second_KK) * v_MBK).sum(-1) - own_MB.square()) / others_M1
         spread_MB = second_MB - narrow_MB.square()
