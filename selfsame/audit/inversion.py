@@ -14,6 +14,7 @@ P parameters, L tensors of the network, D embedding width.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ _UNRELATED = 64  # pictures of others that stand for knowing nothing
 _TENTH = (3 / 8, 5 / 8, 7 / 8)  # of the way: from there on steps are a tenth as long
 _SLOWER = 0.1  # the step of what stands for the owner, over that of the pictures; in units of its own size
 _FEW = 8  # searches in one pass on a CPU, which spends more on calls than on numbers where pictures are small
+_WARM = 3  # iterations before a CUDA graph is captured
 _TINY = 1e-30
 
 
@@ -278,15 +280,10 @@ def _search(problem: Problem, state: State, case: _Case, size: int, terms: Inver
     # Fields are moved in units of their own size, each row of its own.
     unit_M = {name: over(_size(value).clamp(min=_TINY), value) for name, value in case.first.items()}
     moved = {name: (value / unit_M[name]).requires_grad_() for name, value in case.first.items()}
-    adam = torch.optim.Adam([{"params": [x_QS], "lr": terms.step}])
-    if moved:
-        adam.add_param_group({"params": list(moved.values()), "lr": _SLOWER * terms.step})
-    tenths = {round(share * terms.iterations) for share in _TENTH}
+    adam = _adam([x_QS], list(moved.values()), terms.step)
     sent = problem.method.send(state.server, case.who)
-    for number in range(terms.iterations):
-        if number and number in tenths:
-            for group in adam.param_groups:
-                group["lr"] *= 0.1
+
+    def step() -> None:
         unknown = {name: value * unit_M[name] for name, value in moved.items()}
         grad_QP = _gradients(problem, state, case, sent, x_QS, unknown, size)
         cost_Q = mismatch(grad_QP, case.target_QP, sizes, case.weight_QL) + terms.variation * total_variation(x_QS)
@@ -299,9 +296,55 @@ def _search(problem: Problem, state: State, case: _Case, size: int, terms: Inver
         adam.step()
         with torch.no_grad():
             x_QS.clamp_(least_C11, most_C11)
+
+    _repeat(step, adam, terms.iterations)
     unknown = {name: value * unit_M[name] for name, value in moved.items()}
     grad_QP = _gradients(problem, state, case, sent, x_QS, unknown, size)
     return x_QS.detach(), mismatch(grad_QP, case.target_QP, sizes, case.weight_QL).detach()
+
+
+def _adam(pictures: list[Tensor], fields: list[Tensor], step: float) -> torch.optim.Adam:
+    """The optimiser, with steps that a CUDA graph reads anew at every replay."""
+    cuda = pictures[0].is_cuda
+    parts = [(pictures, step), (fields, _SLOWER * step)] if fields else [(pictures, step)]
+    groups = [
+        {"params": some, "lr": torch.tensor(rate, dtype=torch.float64).to(some[0].device)} for some, rate in parts
+    ]
+    return torch.optim.Adam(groups, capturable=cuda)
+
+
+def _repeat(step: Callable[[], None], adam: torch.optim.Adam, times: int) -> None:
+    """All iterations; on CUDA those after the first few as the replay of a graph, or plainly where none is captured."""
+    device = adam.param_groups[0]["params"][0].device
+    tenths = {round(share * times) for share in _TENTH} - {0}
+    replay, tries = step, device.type == "cuda"
+    for number in range(times):
+        if number in tenths:
+            for group in adam.param_groups:
+                group["lr"].mul_(0.1)
+        if tries and number < _WARM:
+            side = torch.cuda.Stream(device)
+            side.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(side):
+                step()
+            torch.cuda.current_stream(device).wait_stream(side)
+            continue
+        if tries and number == _WARM:
+            replay = _captured(step) or step
+        replay()
+
+
+def _captured(step: Callable[[], None]) -> Callable[[], None] | None:
+    """The step as a CUDA graph; None if it cannot be one."""
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(graph):
+            step()
+    except RuntimeError as error:
+        warnings.warn(f"CUDA graph not captured, going on without: {str(error).splitlines()[0]}", stacklevel=2)
+        return None
+    return graph.replay
 
 
 def _gradients(

@@ -1,4 +1,6 @@
-"""Group norm, the sum with a shortcut and the activation: what the kernels in kernels.py compute, in plain PyTorch."""
+"""What the kernels in kernels.py compute, in plain PyTorch: group norm, the sum with a shortcut and the activation; and
+standardised rows.
+"""
 
 from __future__ import annotations
 
@@ -74,3 +76,19 @@ def norm_backward(
     slope = (scaled * each).mean((2, 3, 4), keepdim=True)
     inner = (scaled - scaled.mean((2, 3, 4), keepdim=True) - each * slope).flatten(1, 2)
     return (inner * saved.scale[wide]).to(saved.x.dtype), grad.to(saved.x.dtype) if saved.added else None
+
+
+def standard_forward(rows: Tensor, eps: float, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row less its mean and over its deviation, written to `out`; returns its mean and 1 / deviation."""
+    found, mean, scale = torch.native_layer_norm(rows, [rows.shape[1]], None, None, eps)
+    out.copy_(found)
+    return mean, scale
+
+
+def standard_backward(grad: Tensor, rows: Tensor, mean: Tensor, scale: Tensor, out: Tensor) -> None:
+    """The derivative in the rows from that in the standardised ones, written to `out`."""
+    out.copy_(
+        torch.ops.aten.native_layer_norm_backward(
+            grad.to(rows.dtype), rows, [rows.shape[1]], mean, scale, None, None, [True, False, False]
+        )[0]
+    )

@@ -64,7 +64,7 @@ class FusedResNet:
     def __init__(
         self, net: ResNet, shapes: dict[str, torch.Size], ops: Any = None, low: torch.dtype = torch.bfloat16
     ) -> None:
-        """`ops` has `norm_forward` and `norm_backward`, the Triton kernels unless given; `low` is the arithmetic's."""
+        """`ops` has the functions of plain.py, the Triton kernels unless given; `low` is the arithmetic's."""
         if ops is None:
             from selfsame.nets.fast import kernels
 
@@ -84,20 +84,23 @@ class FusedResNet:
             for name, module in net.named_modules()
             if isinstance(module, nn.GroupNorm)
         }
-        self.runs = self._runs() if isinstance(net.conv, StandardConv2d) else []
+        self.runs, self.rest = self._runs() if isinstance(net.conv, StandardConv2d) else ([], [])
 
-    def _runs(self) -> list[_Run]:
-        """The kernels, in as few pieces as can be: each is standardised by one call."""
+    def _runs(self) -> tuple[list[_Run], list[slice]]:
+        """The kernels, in as few pieces as can be, each to be standardised by one call; and where the rest lies."""
         runs: list[_Run] = []
+        rest: list[slice] = []
         at = 0
         for shape in self.matrices.values():
             size, long = shape.numel(), shape[1:].numel()
-            if len(shape) > 2 and runs and runs[-1].long == long and runs[-1].place.stop == at:
+            if len(shape) == 2:
+                rest.append(slice(at, at + size))
+            elif runs and runs[-1].long == long and runs[-1].place.stop == at:
                 runs[-1] = _Run(slice(runs[-1].place.start, at + size), long)
-            elif len(shape) > 2:
+            else:
                 runs.append(_Run(slice(at, at + size), long))
             at += size
-        return runs
+        return runs, rest
 
     @staticmethod
     def fits(net: nn.Module) -> bool:
@@ -214,24 +217,26 @@ class FusedResNet:
 
     def _kernels(self, done: _Pass, flat: Tensor) -> Tensor:
         """The matrices as the passes use them."""
-        low = flat.to(self.low, copy=bool(self.runs))
-        for run in self.runs:  # what standardises a row of kernels is a layer norm over it
+        if not self.runs:
+            return flat.to(self.low)
+        low = torch.empty_like(flat, dtype=self.low)
+        for run in self.runs:
             rows = flat[run.place].view(-1, run.long)
-            out, mean, scale = torch.native_layer_norm(rows, [run.long], None, None, TINY)
-            low[run.place] = out.flatten()
-            done.standard.append((rows, mean, scale))
+            done.standard.append((rows, *self.ops.standard_forward(rows, TINY, low[run.place].view_as(rows))))
+        for rest in self.rest:
+            low[rest] = flat[rest]
         return low
 
     def _kernel_grads(self, done: _Pass, flat: Tensor, high: torch.dtype) -> Tensor:
         """From the derivative in the matrices as the passes used them, that in those of theta."""
         if not self.runs:
             return flat
-        out = flat.to(high)
+        out = torch.empty_like(flat, dtype=high)
         for run, (rows, mean, scale) in zip(self.runs, done.standard, strict=True):
-            grad = torch.ops.aten.native_layer_norm_backward(
-                out[run.place].view_as(rows), rows, [run.long], mean, scale, None, None, [True, False, False]
-            )[0]
-            out[run.place] = grad.flatten()
+            grad = flat[run.place].view_as(rows)
+            self.ops.standard_backward(grad, rows, mean, scale, out[run.place].view_as(rows))
+        for rest in self.rest:
+            out[rest] = flat[rest]
         return out
 
     def _matrix_views(self, flat: Tensor) -> dict[str, Tensor]:

@@ -219,6 +219,40 @@ def test_kernels_read_thin_shortcuts(kernel_device, case):
     check_thin(kernels, case, kernel_device, torch.bfloat16, 2e-2)
 
 
+def check_standard(ops, count: int, long: int, device: str, low: torch.dtype, tolerance: float):
+    """Rows and their derivative, by autograd in float64."""
+    torch.manual_seed(1)
+    high = torch.float64 if low == torch.float64 else torch.float32
+    rows = (0.05 * torch.randn(count, long, device=device) + 0.01).to(high)
+    grad = torch.randn(count, long, device=device).to(low)
+    out, rows_grad = torch.full((2, count, long), 9.0, device=device).to(low).unbind()
+    rows_grad = rows_grad.to(high)
+    mean, scale = ops.standard_forward(rows, 1e-10, out)
+    ops.standard_backward(grad, rows, mean, scale, rows_grad)
+    exact = rows.double().requires_grad_()
+    centred = exact - exact.mean(1, keepdim=True)
+    right = centred * (centred.square().mean(1, keepdim=True) + 1e-10).rsqrt()
+    (right_grad,) = torch.autograd.grad(right, exact, grad.double())
+    for mine, want in ((out, right), (rows_grad, right_grad)):
+        assert (mine.double() - want).abs().max() <= tolerance * want.abs().max()
+
+
+ROWS = [(5, 27), (3, 64), (2, 147), (3, 4608)]
+
+
+@pytest.mark.parametrize(("count", "long"), ROWS)
+def test_plain_standard_rows_equal_autograd(count, long):
+    check_standard(plain, count, long, "cpu", torch.float64, 1e-12)
+
+
+@pytest.mark.parametrize(("count", "long"), ROWS)
+def test_kernels_standardise_rows(kernel_device, count, long):
+    from selfsame.nets.fast import kernels
+
+    check_standard(kernels, count, long, kernel_device, torch.float32, 1e-5)
+    check_standard(kernels, count, long, kernel_device, torch.bfloat16, 2e-2)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="bfloat16 on CUDA against the module")
 @pytest.mark.parametrize("kind", ["projected", "thin", "large stem", "standardised"])
 @pytest.mark.parametrize("nets", [1, 3])
