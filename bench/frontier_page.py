@@ -3,8 +3,8 @@
     python bench/frontier_page.py omniglot.jsonl writers.jsonl --table docs/results/frontier.json --picture frontier.svg
 
 A method's leakage is what the strongest attacker gets who can exist under that aggregation; where none gets more than
-the group's share, that share is drawn. A dot is the mean over seeds, its bar reaches from the least to the most. The
-picture is drawn a second time for narrow screens, NAME-narrow.svg.
+the group's share, that share is drawn. A dot is the mean over seeds, its bar reaches from the least to the most; a ring
+is the same method in the clear. The picture is drawn a second time for narrow screens, NAME-narrow.svg.
 """
 
 from __future__ import annotations
@@ -59,18 +59,31 @@ def _found(line: Row, mode: str) -> list[float]:
     ]
 
 
-def table(found: list[Row]) -> str:
-    lines = ["| data | method | EER, unseen [least, most] | identified | the group's share | lr | seeds |"]
-    lines.append("|---|---|---:|---:|---:|---:|---:|")
-    for row in sorted(found, key=lambda row: (row["data"], row["eer"])):
-        eer = f"{100 * row['eer']:.1f} [{100 * row['least']:.1f}, {100 * row['most']:.1f}]"
-        share = f"{100 * row['group_share']:.1f}" if row["group_share"] else "–"
-        cells = [TITLES[row["data"]], row["method"], eer, f"{100 * row['identified']:.1f}", share, f"{row['lr']:g}"]
-        lines.append("| " + " | ".join([*cells, str(row["seeds"])]) + " |")
+def table(found: list[Row], mode: str, beside: str) -> str:
+    """One line for each data set and method: as sums, and in the clear."""
+    here = {(row["data"], row["method"], row["aggregation"]): row for row in found}
+    lines = [
+        "| data | method | as sums: EER, unseen [least, most] | identified | the group's share | "
+        "in the clear: EER, unseen | identified | lr |"
+    ]
+    lines.append("|---|---|---:|---:|---:|---:|---:|---:|")
+    order = {data: place for place, data in enumerate(TITLES)}
+    for row in sorted(found, key=lambda row: (order[row["data"]], row["eer"])):
+        if row["aggregation"] != mode:
+            continue
+        clear = here.get((row["data"], row["method"], beside))
+        more = ["", ""] if clear is None else [_eer(clear), f"{100 * clear['identified']:.1f}"]
+        share = f"{100 * row['group_share']:.1f}"
+        cells = [TITLES[row["data"]], row["method"], _eer(row), f"{100 * row['identified']:.1f}", share, *more]
+        lines.append("| " + " | ".join([*cells, f"{row['lr']:g}"]) + " |")
     return "\n".join(lines)
 
 
-def picture(found: list[Row], out: Path, columns: int = 2) -> None:
+def _eer(row: Row) -> str:
+    return f"{100 * row['eer']:.1f} [{100 * row['least']:.1f}, {100 * row['most']:.1f}]"
+
+
+def picture(found: list[Row], mode: str, out: Path, columns: int = 2) -> None:
     import matplotlib
 
     matplotlib.use("svg")
@@ -82,7 +95,12 @@ def picture(found: list[Row], out: Path, columns: int = 2) -> None:
     size = 4.1 * columns, 3.3 * down
     figure, axes = plt.subplots(down, columns, figsize=size, squeeze=False, layout="constrained")
     for axis, data in zip(axes.flat, sets, strict=True):
-        here = [row for row in found if row["data"] == data]
+        every = [row for row in found if row["data"] == data]
+        here = [row for row in every if row["aggregation"] == mode]
+        for row in every:
+            if row["aggregation"] != mode:
+                colour = COLOURS.get(row["method"], OTHER)
+                axis.plot(100 * row["identified"], 100 * row["eer"], "o", mfc="none", mec=colour, ms=6, alpha=0.7)
         _panel(axis, here)
         axis.set_title(TITLES[data])
     for row in axes:
@@ -128,16 +146,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--mode", default="enclave", help="the aggregation that is shown")
+    parser.add_argument("--beside", default="clear", help="the one that is shown beside it, as rings")
     parser.add_argument("--table", type=Path, help="the rows as JSON")
     parser.add_argument("--picture", type=Path)
     args = parser.parse_args()
-    found = [row for row in rows(args.files) if row["aggregation"] == args.mode]
-    print(table(found))
+    found = [row for row in rows(args.files) if row["aggregation"] in (args.mode, args.beside)]
+    print(table(found, args.mode, args.beside))
     if args.table:
         args.table.write_text(json.dumps(found, indent=1) + "\n")
     if args.picture:
-        picture(found, args.picture)
-        picture(found, args.picture.with_stem(f"{args.picture.stem}-narrow"), columns=1)
+        picture(found, args.mode, args.picture)
+        picture(found, args.mode, args.picture.with_stem(f"{args.picture.stem}-narrow"), columns=1)
 
 
 if __name__ == "__main__":

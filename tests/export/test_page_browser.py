@@ -73,7 +73,7 @@ def drive(browser, tmp_path):
         asked = {"scenario": scenario, "url": url, "chromium": chromium, "packages": str(packages)}
         asked |= {"profile": str(tmp_path / "profile"), "shots": os.environ.get("SELFSAME_WEB_SHOTS"), **more}
         line = [node, str(DRIVER), json.dumps(asked, default=str)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=1200, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout)
 

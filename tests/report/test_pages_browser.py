@@ -66,7 +66,7 @@ def seen(browser, tmp_path_factory):
     node, chromium, packages = browser
     asked |= {"packages": str(packages), "chromium": chromium}
     line = [node, str(DRIVER), json.dumps(asked)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

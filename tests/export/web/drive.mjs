@@ -32,6 +32,7 @@ async function open(more = []) {
   await context.grantPermissions(granted, { origin: new URL(asked.url).origin });
   context.on("request", (request) => requests.push(request.url()));
   page = context.pages()[0] ?? (await context.newPage());
+  page.setDefaultTimeout(600000); // a page that hangs; a slow machine may take its time
   page.on("pageerror", (error) => faults.push(error.message));
   page.on("console", (message) => message.type() === "error" && faults.push(message.text()));
   if (asked.passkey) await virtualPasskeys();
@@ -134,9 +135,9 @@ async function stroke(place, points) {
 }
 
 const ring = (wobble) =>
-  Array.from({ length: 25 }, (_, i) => [
-    128 + (62 + wobble) * Math.cos((i * Math.PI) / 12),
-    128 + (95 - wobble) * Math.sin((i * Math.PI) / 12),
+  Array.from({ length: 13 }, (_, i) => [
+    128 + (62 + wobble) * Math.cos((i * Math.PI) / 6),
+    128 + (95 - wobble) * Math.sin((i * Math.PI) / 6),
   ]);
 const bar = (wobble) => [[128 + wobble, 30], [128, 128], [126, 226]]; // prettier-ignore
 

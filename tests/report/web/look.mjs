@@ -58,7 +58,7 @@ const seen = {};
 for (const [name, file] of Object.entries(asked.pages)) {
   for (const scheme of ["light", "dark"]) {
     const page = await browser.newPage({ viewport: { width: asked.widths[0], height: 900 }, colorScheme: scheme });
-    page.setDefaultTimeout(90000);
+    page.setDefaultTimeout(600000);
     const said = [];
     const requests = [];
     page.on("console", (message) => said.push(message.text()));
