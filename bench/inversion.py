@@ -74,7 +74,9 @@ METHODS: dict[str, tuple[dict[str, Any], str, str]] = {
 ANY = "any method"
 FIGURES = ("found", "unrelated", "chance", "blank")
 NETWORKS = ("untrained", "trained")
-COMMON = ("data", "net", "width", "batch", "iterations", "restarts", "variation", "step", "weights", "images", "seed")
+COMMON = (
+    "data", "net", "standardise", "width", "batch", "iterations", "restarts", "variation", "step", "weights", "images", "seed"
+)  # fmt: skip
 Key = dict[str, Any]
 
 
@@ -83,6 +85,7 @@ def recipe_of(options: argparse.Namespace, method: str, attacked: bool = True) -
     data = {"name": options.data} | ({"path": options.path} if options.path else {})
     net: dict[str, Any] = {"name": options.net} if options.net else {}
     net |= {"width": options.width} if options.width else {}
+    net |= {"standardise": True, "groups": 2} if options.standardise else {}
     tables: dict[str, Any] = {
         "method": METHODS[method][0],
         "data": data,
@@ -97,7 +100,8 @@ def recipe_of(options: argparse.Namespace, method: str, attacked: bool = True) -
         },
         "cohort": {"weights": "uniform", "size": options.cohort},
         "local": {"batch": options.batch if attacked else 16, "lr": 0.1, "schedule": "cosine"},
-        "server": {"optimiser": "momentum", "weight_decay": 5e-4},
+        # A twice as large cohort takes twice as large a step.
+        "server": {"optimiser": "momentum", "weight_decay": 5e-4, "lr": max(1.0, options.cohort / 10)},
     }
     return from_mapping(tables)
 
@@ -238,6 +242,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("inversion.jsonl"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--net", default="", help="the data set's own by default, ResNet-18 for CIFAR-100")
+    parser.add_argument("--standardise", action="store_true", help="kernels, with two groups per norm: trains faster")
     parser.add_argument("--width", type=int, default=0, help="of the embedding; 0: the data set's own")
     parser.add_argument("--images", default="sea,sunflower,chair,porcupine", help="classes, or how many clients")
     parser.add_argument("--batch", type=int, default=1, help="pictures of a device")

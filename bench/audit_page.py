@@ -1,0 +1,83 @@
+"""The audit's tables from what bench/frontier.py measured: python bench/audit_page.py FILE... .
+
+One table for each file, in their order: the share of owners in per cent that each attacker names, the mean over seeds.
+The group's sum is the largest that was tried and is no larger than the group.
+
+    python bench/audit_page.py omniglot.jsonl lfw.jsonl writers.jsonl audiomnist.jsonl cifar100.jsonl digits.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from common import finished
+
+Row = dict[str, Any]
+ORDER = ("FedCrowd", "FedUV", "own fixed", "softmax", "FedAwS", "fixed", "FedHide")
+COLUMNS = {
+    "reports": "reports",
+    "one": "one update, in the clear",
+    "sum": "the group's sum",
+    "differences": "differences, 30 rounds",
+    "polls": "polls",
+    "table": "a chosen table",
+    "networks": "two networks",
+    "sybils": "sybils, two honest",
+}
+ACTIVE = {"a chosen table": "table", "2 networks": "networks", "sybils, 2 honest": "sybils"}
+
+
+def column(finding: Row, size: int) -> str | None:
+    """Where a finding stands, if sums are those of `size`; None: nowhere."""
+    attacker, did = finding["attacker"], finding["did"]
+    if attacker == "proxies":
+        return "reports"
+    if attacker in ("differences", "polls"):
+        return str(attacker)
+    if attacker == "updates":
+        return {"one update": "one", f"a sum of {size}": "sum"}.get(did)
+    if attacker == "active" and (did != "2 networks" or finding["under"] == "enclave"):
+        return ACTIVE.get(did)
+    return None
+
+
+def table(lines: list[Row]) -> str:
+    """The strongest of each column, by method."""
+    named: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for line in lines:
+        best: dict[str, float] = {}
+        every = line["findings"] + line["active"]
+        sums = [int(found[1]) for one in every if (found := re.fullmatch(r"a sum of (\d+)", one["did"]))]
+        size = max((size for size in sums if size <= line["group"]), default=0)
+        for one in every:
+            where = column(one, size)
+            if where is not None:
+                best[where] = max(best.get(where, 0.0), one["identified"])
+        for where, value in best.items():
+            named[line["key"]["method"], where].append(value)
+    first = lines[0]
+    out = [f"Chance is {100 * first['chance']:.1f} %, the group's share {100 / first['group']:.1f} %.", ""]
+    out += ["| method | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---:|" * len(COLUMNS)]
+    for method in (name for name in ORDER if any(name == key[0] for key in named)):
+        cells = [named.get((method, where), []) for where in COLUMNS]
+        out.append(f"| {method} | " + " | ".join(f"{100 * statistics.mean(c):.1f}" if c else "–" for c in cells) + " |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--mode", default="enclave", help="the aggregation under which the runs were trained")
+    args = parser.parse_args()
+    for file in args.files:
+        lines = [one for one in finished(file) if one["key"]["phase"] == "measure" and one["key"]["mode"] == args.mode]
+        print(f"\n## {file.stem}\n\n{table(lines)}")
+
+
+if __name__ == "__main__":
+    main()
