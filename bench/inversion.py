@@ -74,8 +74,8 @@ METHODS: dict[str, tuple[dict[str, Any], str, str]] = {
 ANY = "any method"
 FIGURES = ("found", "unrelated", "chance", "blank")
 NETWORKS = ("untrained", "trained")
-COMMON = (
-    "data", "net", "standardise", "width", "batch", "iterations", "restarts", "variation", "step", "weights", "images", "seed"
+COMMON = ("data", "net", "standardise", "width", "batch", "images", "seed") + (
+    "iterations", "restarts", "variation", "step", "weights"
 )  # fmt: skip
 Key = dict[str, Any]
 
