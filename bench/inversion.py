@@ -74,9 +74,8 @@ METHODS: dict[str, tuple[dict[str, Any], str, str]] = {
 ANY = "any method"
 FIGURES = ("found", "unrelated", "chance", "blank")
 NETWORKS = ("untrained", "trained")
-COMMON = ("data", "net", "standardise", "width", "batch", "images", "seed") + (
-    "iterations", "restarts", "variation", "step", "weights"
-)  # fmt: skip
+ATTACK = ("iterations", "restarts", "variation", "step", "weights")
+COMMON = ("data", "net", "standardise", "width", "batch", *ATTACK, "images", "seed")
 Key = dict[str, Any]
 
 
