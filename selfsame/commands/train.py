@@ -31,7 +31,7 @@ from selfsame.commands.torchrun import among_ranks, one_process
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 
-DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide,fedcrowd"
+DEMO = "positive-only,fixed,softmax,fedaws,feduv,fedmetric,fedgn,fedhide,fedcrowd,feduv/masked,fedcrowd/masked"
 
 
 def train(
@@ -73,7 +73,10 @@ def train(
 
 def compare(
     data: Annotated[str, typer.Option(help="Data set; `selfsame data` lists them.")] = "digits",
-    names: Annotated[str, typer.Option("--methods", help="Methods, separated by commas.")] = DEMO,
+    names: Annotated[
+        str,
+        typer.Option("--methods", help="Methods, separated by commas; METHOD/masked: its updates seen as sums alone."),
+    ] = DEMO,
     path: PathTo = None,
     settings: Settings = None,
     rounds: Rounds = None,
@@ -90,14 +93,14 @@ def compare(
     """
     from selfsame.engine.setup import prepare
     from selfsame.runs.claim import claimed, new_claim
-    from selfsame.runs.experiments import load_data, recipes_of
+    from selfsame.runs.experiments import load_data, recipes_of, short_title
     from selfsame.runs.run import start
 
     one_process("selfsame compare")
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     if not chosen:
         raise SelfsameError("--methods: name at least one")
-    if len({short_name(name) for name in chosen}) < len(chosen):
+    if len({short_title(name) for name in chosen}) < len(chosen):
         raise SelfsameError(f"--methods {names}: names a method twice")
     given = given_tables(data, path, rounds=rounds, seed=seed, device=device, precision=precision, compile=compile)
     recipes, advised = recipes_of(chosen, given, settings or [])
@@ -111,8 +114,8 @@ def compare(
         tell_notes(federation.notes, quiet)
         views = []
         for name, recipe in zip(chosen, recipes, strict=True):
-            run = start(recipe, folder / short_name(name), federation)
-            with claimed(folder / short_name(name)):
+            run = start(recipe, folder / short_title(name), federation)
+            with claimed(folder / short_title(name)):
                 shown = train_and_keep(run, quiet, told=True)
             views += [] if shown is None else [shown]
         show(views, folder / "report.html", f"{len(views)} methods on {part.name}")

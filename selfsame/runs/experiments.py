@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.config.experiment import Experiment, Job
-from selfsame.config.recipe import DataPart, Recipe, differences, from_mapping, parse_setting, read_toml
+from selfsame.config.recipe import AGGREGATIONS, DataPart, Recipe, differences, from_mapping, parse_setting, read_toml
 from selfsame.data import Federation, load
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import prepare, resolve
@@ -193,12 +193,25 @@ def load_data(part: DataPart) -> Federation:
     return load(part.name, part.path or None, **part.options)
 
 
+def split_aggregation(name: str) -> tuple[str, str]:
+    """(method, aggregation) of a name as `compare` takes it, METHOD or METHOD/AGGREGATION; "" where none is said."""
+    method, _, said = name.rpartition("/")
+    return (method, said) if method and said in AGGREGATIONS else (name, "")
+
+
+def short_title(name: str) -> str:
+    """What folders and titles call it."""
+    method, said = split_aggregation(name)
+    return f"{short_name(method)}-{said}" if said else short_name(method)
+
+
 def recipes_of(methods: Sequence[str], given: Mapping[str, Any], settings: Sequence[str]) -> tuple[list[Recipe], str]:
     """One recipe per method on the same data, and what was chosen by a look at it, in words.
 
-    A setting with a bare key goes to every method that has this option.
+    A name may say how updates are aggregated (`split_aggregation`). A setting with a bare key goes to every method that
+    has this option.
     """
-    known = {name: options_of(name) for name in methods}
+    known = {name: options_of(split_aggregation(name)[0]) for name in methods}
     bare = {setting: keys[0] for setting in settings if len(keys := parse_setting(setting)[0]) == 1}
     for setting, key in bare.items():
         if not any(key in options for options in known.values()):
@@ -206,6 +219,8 @@ def recipes_of(methods: Sequence[str], given: Mapping[str, Any], settings: Seque
     found, words = [], ""
     for name, options in known.items():
         mine = [setting for setting in settings if setting not in bare or bare[setting] in options]
-        recipe, words = recipe_for(name, None, given, mine)
-        found.append(replace(recipe, title=recipe.title or short_name(name)))
+        method, said = split_aggregation(name)
+        sums = {"sums": {**given.get("sums", {}), "aggregation": said}} if said else {}
+        recipe, words = recipe_for(method, None, {**given, **sums}, mine)
+        found.append(replace(recipe, title=recipe.title or short_title(name)))
     return found, words

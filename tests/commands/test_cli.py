@@ -302,6 +302,17 @@ def test_compare(selfsame):
     assert "alpha" not in load_run(Path("both/positive-only")).recipe.method.options
 
 
+def test_compare_beside_its_sums(selfsame):
+    """The same method twice: in the clear its owners are named, as sums they are not."""
+    code, _, err = selfsame(*COMPARE, "--methods", "feduv,feduv/masked", "--out", "both")
+    assert code == 0 and err == ""
+    assert {p.name for p in Path("both").iterdir()} == {"feduv", "feduv-masked", "report.html"}
+    clear, masked = (load_run(Path("both", name)).recipe for name in ("feduv", "feduv-masked"))
+    assert (clear.sums.aggregation, masked.sums.aggregation) == ("clear", "masked")
+    found = [json.loads(Path("both", name, "result.json").read_text())["final"] for name in ("feduv", "feduv-masked")]
+    assert found[0]["recovered"] > 0.9 > 0.5 > found[1]["recovered"]
+
+
 def test_divergence_ends_train_with_code_1(selfsame):
     code, out, err = selfsame(*TRAIN, "--set", "local.lr=1e25", "--rounds", "8", "--out", "bad")
     assert code == 1 and err == ""
