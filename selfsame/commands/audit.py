@@ -49,7 +49,7 @@ def audit(
         raise SelfsameError(f"--rounds: must be at least 1, got {rounds}")
     judge = None if lpips is None else Lpips.read(lpips)
     with Console(stderr=True, quiet=quiet).status("loading") as status:
-        opened = open_run(run, path, device, trust_code=trust_code)
+        opened = open_run(run, path, device, trust_code=trust_code, as_trained=True)
         if opened.enrolled is not None:
             raise SelfsameError(
                 f"{run}: a run on devices, where the owners' vectors have stayed; audit a simulated one"

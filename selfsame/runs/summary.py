@@ -114,8 +114,8 @@ def _picture(run: Run) -> Picture | None:
         return None  # every client has a space of its own
     test, unseen = problem.federation.test, problem.federation.unseen
     head = problem.model.head_views(state.theta_P)
-    truth = problem.method.truth(state.own, state.server, head)[:_PICTURED_CLASSES]
-    exposed = problem.method.exposed(state.server, head)
+    truth = run.truth()[:_PICTURED_CLASSES]
+    exposed = None if run.enrolled is not None else problem.method.exposed(state.server, head)
     known = test.y < _PICTURED_CLASSES
     parts, labels, fresh = [], [], []
     offset = problem.world.classes
