@@ -125,8 +125,8 @@ def build(
     A name with a colon is an import path, "package.module:Name": a factory(shape, width, **options) of the user's own.
     The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the
     `place` "meta" they have shapes and no numbers. Batch norms are frozen to what they are at inference; with `started`
-    also those that have seen nothing, since their statistics come with the weights to start from. With `whitened` a layer
-    of constants stands behind the network, whose numbers come with its weights.
+    also those that have seen nothing, since their statistics come with the weights to start from. With `whitened` a
+    layer of constants stands behind the network, whose numbers come with its weights.
     """
     if name not in NETS and ":" not in name:
         raise SelfsameError(

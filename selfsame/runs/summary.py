@@ -52,6 +52,8 @@ def wire_rows(wire: Wire, summed: bool = False) -> list[tuple[str, str, str, str
 def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
     rows = wire_rows(run.problem.method.wire, run.recipe.sums.summed)
+    if run.recipe.net.whitened:
+        rows.append(("whitening", "up", "sum", "once: mean and covariance of the device's embeddings"))
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})

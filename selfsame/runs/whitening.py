@@ -1,4 +1,4 @@
-"""A run's network whitened by one sum over its devices (`methods.within`): a new run's folder, measured before and after.
+"""A run's network whitened by one sum over its devices (`methods.within`): a new run, measured before and after.
 
 Nothing is trained. The owners' vectors that training left are of the network before, so the templates of the new run
 are what its clients would enrol.
