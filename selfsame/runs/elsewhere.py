@@ -68,7 +68,7 @@ def elsewhere(
             measured = [PROTOCOLS[name](bench) for bench in both]
         except Inapplicable:
             continue
-        found.append(changed(*measured, bootstrap, both[0]))
+        found.append(changed(measured[0], measured[1], bootstrap, both[0]))
     if not found:
         raise SelfsameError(f"{data}: holds no unseen people to measure with; set people apart, e.g. held_out=20")
     return {"data": data, "started": run.recipe.net.started, "protocols": found}

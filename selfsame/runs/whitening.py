@@ -36,7 +36,7 @@ Tick = Callable[[str], None]  # told what is done next
 
 
 @dataclass(frozen=True)
-class Terms:
+class SumAsked:
     """What devices are asked for: so many numbers of each of them, and nothing of fewer than `least` is released."""
 
     devices: int
@@ -44,7 +44,7 @@ class Terms:
     least: int
 
 
-def terms_of(run: Run) -> Terms:
+def terms_of(run: Run) -> SumAsked:
     """The terms of a run's sum, or one line that says why there can be none."""
     problem, where = run.problem, run.folder or run.title
     if run.state.alone_NP is not None:
@@ -63,7 +63,7 @@ def terms_of(run: Run) -> Terms:
             f"{where}: {devices} devices are too few for a sum of embeddings of width {width}, which would tell who is "
             f"in it; {least} like these are needed"
         )
-    return Terms(devices, numbers_of(width), least)
+    return SumAsked(devices, numbers_of(width), least)
 
 
 def added_up(run: Run, federation: Federation, devices: int) -> Tensor:

@@ -103,7 +103,7 @@ def test_what_is_said_and_kept(whitened):
     assert shown["title"].endswith(", whitened") and ["whitening", "sum"] in shown["left"]
     assert shown["facts"]["whitening"] == f"share 0.5, from one sum over {clients} devices"
     assert "whitened" in Path("white/report.html").read_text()
-    code, out, err = whitened("evaluate", "white", "--also", "imagefolder", "--also-path", "faces", "--also-set",
+    code, _, err = whitened("evaluate", "white", "--also", "imagefolder", "--also-path", "faces", "--also-set",
                               "size=8", "--also-set", "grey=true", *FAST, "--out", "evaluated")  # fmt: skip
     assert code == 0, err
     found = json.loads(Path("evaluated/evaluation.json").read_text())
