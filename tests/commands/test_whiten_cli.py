@@ -20,6 +20,7 @@ from selfsame.methods.within import summand, whitening
 from selfsame.nets.whitened import LAYER, MATRIX, MEAN
 from selfsame.runs import whitening as runs_whitening
 from selfsame.runs.run import open_run
+from selfsame.runs.untrained import untrained_run
 
 SETTINGS = {
     "data.size": 8,
@@ -171,25 +172,37 @@ def broken(*_):
     raise ZeroDivisionError
 
 
+GIVEN = (
+    "--net",
+    "lenet",
+    "--start",
+    "w.safetensors",
+    "--data",
+    "imagefolder",
+    "--set",
+    "data.size=8",
+    "--set",
+    "data.grey=true",
+)
+
+
 def test_too_few_devices(home, monkeypatch, call):
     monkeypatch.chdir(home)
     people_tree(home / "few", [6] * 8)
-    data = ("--data", "imagefolder", "--path", "few", *SMALL[:-2], *QUICK, "--rounds", "1")
-    code, _, err = call("train", "fedaws", *data, "--set", "net.width=16", "--out", "small")
-    assert code == 0, err
-    count_N = open_run(Path("small")).problem.federation.count_N
-    needed = math.ceil(32 / (sum(count - 1 for count in count_N.tolist()) / len(count_N))) + 1
-    answer = call("whiten", "small", *FAST, "--out", "new")
-    refused(answer, f"small: {len(count_N)} devices are too few for a sum of embeddings of width 16")
+    save_file(nets.build("lenet", (1, 8, 8), 16, seed=5).state_dict(), "w.safetensors")
+    settings = ["data.size=8", "data.grey=true", "net.width=16"]
+    run = untrained_run("lenet", Path("w.safetensors"), "imagefolder", Path("few"), settings, "cpu")
+    count_N = run.problem.federation.count_N.tolist()
+    needed = math.ceil(32 / (sum(count - 1 for count in count_N) / len(count_N))) + 1
+    answer = call("whiten", *GIVEN, "--path", "few", "--set", "net.width=16", *FAST, "--out", "new")
+    refused(answer, f"{len(count_N)} devices are too few for a sum of embeddings of width 16")
     assert f"{needed} like these are needed" in answer[2] and not Path("new").exists()
 
 
 def test_a_network_that_nobody_trained(home, monkeypatch, call):
     monkeypatch.chdir(home)
     save_file(nets.build("lenet", (1, 8, 8), 4, seed=5).state_dict(), "w.safetensors")
-    given = ("--net", "lenet", "--start", "w.safetensors", "--data", "imagefolder", "--path", "faces")
-    sizes = ("--set", "data.size=8", "--set", "data.grey=true", "--set", "net.width=4")
-    code, _, err = call("whiten", *given, *sizes, *FAST, "--out", "untrained")
+    code, _, err = call("whiten", *GIVEN, "--path", "faces", "--set", "net.width=4", *FAST, "--out", "untrained")
     assert code == 0, err
     run = open_run(Path("untrained"))
     assert run.untrained and run.state.round == 0 and run.title == "lenet, not trained, whitened"
