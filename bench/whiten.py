@@ -1,15 +1,18 @@
-"""What two sums make of an encoder without training it: python bench/whiten.py [options].
+"""What one sum makes of an encoder without training it: python bench/whiten.py [options].
 
-Embeddings of one person differ in directions that say nothing about who it is, such as the digit that is spoken. Their
-covariance within people, W, is a sum over devices, as is the mean of everybody's mean, mu. With x -> L'(x - mu), where
-L L' is the inverse of W + lambda tr(W)/D, those directions are made short (Hatch and others: within-class covariance
-normalisation). No device sends anything but its summand, and nobody is told apart by it.
+Embeddings of one person differ in directions that say nothing about who it is, such as the digit that is spoken.
+`selfsame whiten` shortens them by one sum over devices (`selfsame.methods.within`). This script says what that gives
+for several shares, with and without the encoder's last ReLU: both are chosen on people set apart of the clients; then
+the encoder is judged on unseen people, as it is and whitened. With --train R adapters of rank 4 learn by softmax for R
+rounds first.
 
-lambda, and whether the last ReLU is left out, are chosen on people set apart of the clients; then the encoder is judged
-on unseen people, as it is and whitened. With --train R adapters of rank 4 learn by softmax for R rounds first.
+With --members it says instead what the sum gives away: somebody who has samples of people guesses who of the clients is
+in it. Samples that fit the sum of covariances, by their squared length in it, count as a member's: the very samples of
+each device, or, where devices add up one half of their samples, the other half.
 
     python bench/whiten.py --path DATA --start voice.safetensors
     python bench/whiten.py --path DATA --start voice.safetensors --train 400 --lr 0.03 --seeds 3
+    python bench/whiten.py --path DATA --start voice.safetensors --members
 """
 
 from __future__ import annotations
@@ -35,14 +38,19 @@ from selfsame.data.choosing import for_choosing
 from selfsame.engine.setup import prepare
 from selfsame.measure.curves import roc
 from selfsame.measure.trials import draw_pairs
+from selfsame.methods.moments import unpacked_moments
+from selfsame.methods.within import summand, whitening
+from selfsame.nets.whitened import whitened
 
-LAMBDAS = (0.1, 0.3, 1.0, 3.0)
+SHARES = (0.1, 0.3, 1.0, 3.0)
+LAYERS = {"as it is": False, "without the ReLU": True}  # whether the network is signed
+SIZES, DRAWS = (4, 8, 16, 32), 10  # devices in a sum of which members are guessed, and how often they are drawn
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What a network makes of a federation: as it comes out, and before the last ReLU where there is one."""
+    """What a network makes of a federation."""
 
     clients: list[Tensor]  # (samples, D) each
     unseen_SD: Tensor
@@ -57,14 +65,15 @@ def embedded(args: argparse.Namespace, federation: Federation, seed: int) -> dic
     else:
         problem = prepare(order, federation)
         theta_P = problem.model.first_theta
-    net = nets.build(problem.recipe.net.name, federation.shape, problem.world.dim, **problem.recipe.net.options)
-    net.load_state_dict({name: value.cpu() for name, value in problem.model.net_views(theta_P).items()})
-    scale: Callable[[Tensor], Tensor] = problem.federation.scale
-    rows = [_both(args, net.eval(), scale, x) for x in _samples(federation)]
-    return {
-        name: Embedded([row[place] for row in rows[:-1]], rows[-1][place])
-        for place, name in enumerate(("as it is", "without the ReLU"))
-    }
+    views = {name: value.cpu() for name, value in problem.model.net_views(theta_P).items()}
+    found = {}
+    for layer, signed in LAYERS.items():
+        options = {**problem.recipe.net.options, "signed": signed}
+        net = nets.build(problem.recipe.net.name, federation.shape, problem.world.dim, **options)
+        net.load_state_dict(views)
+        rows = [_embed(net.eval(), problem.federation.scale, x) for x in _samples(federation)]
+        found[layer] = Embedded(rows[:-1], rows[-1])
+    return found
 
 
 def _samples(federation: Federation) -> Iterator[Tensor]:
@@ -75,44 +84,62 @@ def _samples(federation: Federation) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _both(args: argparse.Namespace, net: nn.Module, scale: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
-    before: list[Tensor] = []
-    hook = getattr(net, adapt.SUBJECTS[args.data].last).register_forward_hook(lambda *given: before.append(given[2]))
-    out = torch.cat([net(scale(part).float()) for part in x.split(128)])
-    hook.remove()
-    return [out, torch.cat(before)]
-
-
-def whitening(clients: list[Tensor], share: float) -> tuple[Tensor, Tensor]:
-    """(mu, L) from the clients' summands."""
-    mean_D = torch.stack([x_SD.mean(0) for x_SD in clients]).mean(0)
-    within_DD = torch.zeros(len(mean_D), len(mean_D), dtype=torch.float64)
-    for x_SD in clients:
-        away_SD = (x_SD - x_SD.mean(0)).double()
-        within_DD += away_SD.T @ away_SD
-    within_DD /= sum(len(x_SD) for x_SD in clients)
-    even_DD = share * within_DD.trace() / len(mean_D) * torch.eye(len(mean_D), dtype=torch.float64)
-    return mean_D, torch.linalg.cholesky(torch.linalg.inv(within_DD + even_DD)).to(mean_D.dtype)
+def _embed(net: nn.Module, scale: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.cat([net(scale(part).float()) for part in x.split(128)])
 
 
 def judged(emb_SD: Tensor, federation: Federation, trials: int) -> float:
     """The EER of cosines over pairs that are drawn, in per cent."""
-    unit_SD = F.normalize(emb_SD, dim=1)
+    unit_SD = F.normalize(emb_SD.double(), dim=1)
     left, right, same = draw_pairs(federation.unseen.y.numpy(), trials, SEED)
-    score = (unit_SD[left] * unit_SD[right]).sum(1).double().numpy()
+    score = (unit_SD[left] * unit_SD[right]).sum(1).numpy()
     return 100 * roc(score[same], score[~same]).eer
 
 
 def figures(args: argparse.Namespace, federation: Federation, seed: int) -> dict[str, float]:
-    """EER by layer and lambda."""
+    """EER by layer and share."""
     found = {}
     for layer, here in embedded(args, federation, seed).items():
         found[f"{layer}, plain"] = judged(here.unseen_SD, federation, args.trials)
-        for share in LAMBDAS:
-            mean_D, whiten_DD = whitening(here.clients, share)
-            emb_SD = (here.unseen_SD - mean_D) @ whiten_DD
-            found[f"{layer}, lambda {share:g}"] = judged(emb_SD, federation, args.trials)
+        sum_V = torch.stack([summand(emb_SD) for emb_SD in here.clients]).sum(0)
+        for share in SHARES:
+            mean_D, matrix_DD = whitening(sum_V, here.unseen_SD.shape[1], len(here.clients), share)
+            emb_SD = whitened(here.unseen_SD, mean_D, matrix_DD)
+            found[f"{layer}, share {share:g}"] = judged(emb_SD, federation, args.trials)
     return found
+
+
+def members(clients: list[Tensor], devices: int, halves: bool) -> float:
+    """The AUROC of guesses who is in a sum over so many of the clients, by their samples."""
+    draw = torch.Generator().manual_seed(SEED)
+    inside, outside = [], []
+    for _ in range(DRAWS):
+        order = torch.randperm(len(clients), generator=draw).tolist()
+        sent, known = zip(*(_parts(emb_SD, draw) if halves else (emb_SD, emb_SD) for emb_SD in clients), strict=True)
+        width = sent[0].shape[1]
+        sum_V = torch.stack([summand(sent[client]) for client in order[:devices]]).sum(0)
+        within_DD = unpacked_moments(sum_V, width)[1]
+        even = (0.1 if halves else 1e-9) * within_DD.trace() / width
+        inverse_DD = torch.linalg.inv(within_DD + even * torch.eye(width, dtype=torch.float64))
+        for place, client in enumerate(order):
+            unit_SD = F.normalize(known[client].double(), dim=1)
+            away_SD = unit_SD - unit_SD.mean(0)
+            fit = -float(((away_SD @ inverse_DD) * away_SD).sum(1).mean())
+            (inside if place < devices else outside).append(fit)
+    return float(roc(torch.tensor(inside).numpy(), torch.tensor(outside).numpy()).area)
+
+
+def _parts(emb_SD: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    order = torch.randperm(len(emb_SD), generator=draw)
+    half = len(order) // 2
+    return emb_SD[order[:half]], emb_SD[order[half:]]
+
+
+def show_members(args: argparse.Namespace, federation: Federation) -> None:
+    clients = embedded(args, federation, SEED)["without the ReLU"].clients
+    for devices in SIZES:
+        very, other = (members(clients, devices, halves) for halves in (False, True))
+        print(f"{devices} devices: AUROC {very:.3f} by the very samples, {other:.3f} by others", flush=True)
 
 
 def main() -> None:
@@ -123,10 +150,14 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.03)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--trials", type=int, default=20_000)
+    parser.add_argument("--members", action="store_true", help="guess who is in the sum")
     args = parser.parse_args()
     rest = {"data": "audiomnist", "device": "cpu", "keep": 0.0, "net": {}, "cohort": 0, "precision": "float32"}
     args = argparse.Namespace(**vars(args), **rest, rounds=args.train)
     whole = adapt.federation_of(args, 1)
+    if args.members:
+        show_members(args, whole)
+        return
     apart = figures(args, for_choosing(whole), SEED)
     print("speakers set apart:", json.dumps({name: round(value, 2) for name, value in apart.items()}), flush=True)
     best = min(apart, key=lambda name: apart[name])

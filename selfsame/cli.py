@@ -29,6 +29,7 @@ from selfsame.commands import (
     tune,
     verify,
     weights,
+    whiten,
 )
 from selfsame.errors import SelfsameError, not_installed
 
@@ -42,6 +43,7 @@ _COMMANDS: dict[str, tuple[tuple[str, Callable[..., None], str], ...]] = {
         ("resume", train.resume, "Go on with a run from its last checkpoint."),
         ("recipe", recipes.recipe, "Run a recipe file with all its variants and seeds."),
         ("tune", tune.tune, "Choose a recipe's settings, with no test data at hand."),
+        ("whiten", whiten.whiten, "Whiten a run's network by one sum over its devices."),
         ("paper", paper.paper, "Repeat a table or figure of a paper, beside what it prints."),
         ("methods", data.methods, "List the methods, or one method's options."),
         ("wire", data.wire, "Print every field a method moves or keeps, and who sees it."),

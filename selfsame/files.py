@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -71,6 +72,21 @@ def opened(path: Path, *, append: bool = True) -> BinaryIO:
         if error.errno != errno.ELOOP:
             raise
         raise SelfsameError(f"{path}: is a link, and nothing is written through one; remove it") from None
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A draft that takes the place of a folder, which is empty or not there, if all goes well; otherwise it is gone."""
+    draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    draft.mkdir()
+    try:
+        yield draft
+        if os.name != "posix" and folder.is_dir():  # elsewhere nothing takes the place of a folder
+            folder.rmdir()
+        os.replace(draft, folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any, *, private: bool = False) -> None:

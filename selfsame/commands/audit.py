@@ -36,6 +36,7 @@ def audit(
     from selfsame.audit import suite
     from selfsame.audit.attackers import Audited, audit_record, chosen, findings
     from selfsame.audit.lpips import Lpips
+    from selfsame.config.recipe import stored_recipe
     from selfsame.errors import SelfsameError
     from selfsame.files import write_json
     from selfsame.report.findings import audit_remarks, audit_table, strongest_words
@@ -49,7 +50,10 @@ def audit(
         raise SelfsameError(f"--rounds: must be at least 1, got {rounds}")
     judge = None if lpips is None else Lpips.read(lpips)
     with Console(stderr=True, quiet=quiet).status("loading") as status:
-        opened = open_run(run, path, device, trust_code=trust_code)
+        whitened = bool(stored_recipe(run, trust_code).net.whitened)
+        opened = open_run(run, path, device, trust_code=trust_code, as_trained=True)
+        if whitened and not opened.state.round:
+            raise SelfsameError(f"{run}: nobody trained it, and nothing but one sum has left its devices")
         if opened.enrolled is not None:
             raise SelfsameError(
                 f"{run}: a run on devices, where the owners' vectors have stayed; audit a simulated one"
@@ -67,4 +71,6 @@ def audit(
     print(strongest_words(record))
     for remark in audit_remarks(record):
         print(remark)
+    if whitened:
+        print("whitened: attackers look at the training before it, and not at the one sum that the layer is made from.")
     print(f"audit: {run / 'audit.json'}")

@@ -88,9 +88,10 @@ class NetPart(NamedPart):
     train: tuple[str, ...] = ()  # what learns: all, last, norms or patterns of names; none: all, or adapters alone
     adapters: int = 0  # rank of what learns beside each other matrix, added to it in the exported network; 0: none
     keep: float = 0.0  # weight of the pull towards the embeddings of the network that training began with
+    whitened: float = 0.0  # in runs that `selfsame whiten` has made: its --share; 0: no layer behind the network
 
     def __post_init__(self) -> None:
-        _least("net", self, width=0, adapters=0, keep=0)
+        _least("net", self, width=0, adapters=0, keep=0, whitened=0)
 
     @property
     def started(self) -> bool:
@@ -100,7 +101,7 @@ class NetPart(NamedPart):
     @property
     def anchored(self) -> bool:
         """Whether training needs more of the first network than the parameters that learn."""
-        return bool(self.adapters or self.keep or (self.train and "all" not in self.train))
+        return bool(self.adapters or self.keep or self.whitened or (self.train and "all" not in self.train))
 
     @property
     def merged(self) -> NetPart:

@@ -81,6 +81,8 @@ class Agreed:
         one_of("transport", self.transport, TRANSPORTS)
         if self.recipe.net.start:
             raise SelfsameError("agreement: net.start: which files a device reads is its own business")
+        if self.recipe.net.whitened:
+            raise SelfsameError("agreement: net.whitened: a network is whitened when training has ended")
         sizes = all(0 < size <= _MOST for size in (*self.shape, self.recipe.net.width, self.clients))
         channels = len(self.mean) == len(self.std) > 0 and len(self.mean) in (1, *self.shape[:1])
         if not (0 < len(self.run) <= 64 and self.shape and sizes and all(self.std) and channels and self.raw in RAW):

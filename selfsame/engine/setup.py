@@ -86,12 +86,15 @@ def _begun(
     Rank 0 alone reads a file; the others are sent what it holds.
     """
     part = recipe.net
-    net = nets.build(part.name, shape, width, seed=recipe.run.seed, started=part.started, **part.options)
+    given = {"started": part.started, "whitened": bool(part.whitened), **part.options}
+    net = nets.build(part.name, shape, width, seed=recipe.run.seed, **given)
     if not part.started and not part.anchored:
         return recipe, net
     kept = folder / KEPT if folder is not None else None
     if ranks.first and kept is not None and kept.is_file():
         load_kept(net, kept)
+    elif part.whitened:
+        raise SelfsameError("net.whitened: a network is whitened when training has ended; see `selfsame whiten --help`")
     elif ranks.first and part.start:  # without it the numbers come later: to a device with every request
         weights = read_weights(part.start)
         load_weights(net, part, weights)
@@ -179,7 +182,7 @@ def set_options(recipe: Recipe, world: methods.World) -> dict[str, Any]:
 
 def learned_of(part: NetPart, net: nn.Module, seed: int) -> Learned | None:
     """What of the network learns; None: everything."""
-    plain = not part.adapters and (not part.train or "all" in part.train)
+    plain = not part.adapters and not part.whitened and (not part.train or "all" in part.train)
     return None if plain else choose_learned(net, part.train, part.adapters, seed)
 
 

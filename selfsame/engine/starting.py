@@ -23,6 +23,7 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import in_one_line
 from selfsame.files import write
 from selfsame.nets.frozen import fold
+from selfsame.nets.whitened import LAYER
 
 KEPT = "start.safetensors"  # in a run's folder: the network that it began with
 _FORMAT = "selfsame-start-1"
@@ -187,12 +188,13 @@ def network_digest(views: Mapping[str, Tensor]) -> str:
 
 
 def load_kept(net: nn.Module, path: Path) -> None:
-    """Put the network that a run began with into `net`."""
+    """Put the network that a run began with into `net`, which may lack the layer that was put behind it later."""
     found, meta = read_tensors(path)
     if meta.get("format") != _FORMAT:
         raise SelfsameError(f"{path}: not the start of a run (format {meta.get('format')!r})")
-    given = {name.removeprefix("net."): value for name, value in found.items()}
     wanted = dict(net.named_parameters())
+    given = {name.removeprefix("net."): value for name, value in found.items()}
+    given = {name: value for name, value in given.items() if name in wanted or name not in LAYER}
     _check_fit(str(path), given, wanted)
     with torch.no_grad():
         for name, value in wanted.items():

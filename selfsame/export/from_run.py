@@ -43,6 +43,8 @@ def client_vector(
     few = raw[:_COMPARED]
     if not same or sum(_apart(run, client, opened, sample) for sample in few) > _NEAR * len(few):
         raise SelfsameError(f"{folder}: the model is not of this run, or not of this client")
+    if run.recipe.net.whitened:
+        raise SelfsameError(f"{folder}: its clients' vectors are of the network before it was whitened; give samples")
     if run.enrolled is not None:
         raise SelfsameError(f"{folder}: a run on devices; its clients' vectors are there and nowhere else")
     truth_RD = run.truth()

@@ -66,7 +66,8 @@ def network(chosen: Recipe, federation: Federation, method: LocalLoss, views: di
     """The recipe's network in float32 with these parameters."""
     width = method.width(chosen.net.width)
     part = chosen.net
-    net = nets.build(part.name, federation.shape, width, seed=chosen.run.seed, started=part.started, **part.options)
+    given = {"started": part.started, "whitened": bool(part.whitened), **part.options}
+    net = nets.build(part.name, federation.shape, width, seed=chosen.run.seed, **given)
     wanted = {name: p.shape for name, p in net.named_parameters()}
     if wanted != {name: value.shape for name, value in views.items()}:
         raise SelfsameError(f"{chosen.net.name}: the stored parameters do not fit the recipe beside them")

@@ -35,6 +35,13 @@ def packed_moments(w_MW: Tensor, width: int) -> Tensor:
     return torch.cat([w_MW, torch.where(row_T == column_T, product_MT, product_MT * math.sqrt(2))], 1)
 
 
+def packed_symmetric(second_KK: Tensor) -> Tensor:
+    """The upper triangle of a symmetric matrix as a vector of the same length (L2)."""
+    row_T, column_T = _triangle(len(second_KK), second_KK.device)
+    second_T = second_KK[row_T, column_T]
+    return torch.where(row_T == column_T, second_T, second_T * math.sqrt(2))
+
+
 def unpacked_moments(sum_V: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """The sums of vectors (W,) and of products (K, K)."""
     row_T, column_T = _triangle(width, sum_V.device)

@@ -23,6 +23,7 @@ from selfsame.nets.mobilefacenet import MobileFaceNet
 from selfsame.nets.own import Factory, imported_factory, make
 from selfsame.nets.resnet import resnet8, resnet18, resnet20, resnet32, resnet34, resnet56
 from selfsame.nets.touchauth import TouchAuth
+from selfsame.nets.whitened import with_whitening
 
 __all__ = [
     "NETS",
@@ -116,6 +117,7 @@ def build(
     *,
     place: str = "cpu",
     started: bool = False,
+    whitened: bool = False,
     **options: Any,
 ) -> nn.Module:
     """The network `name` for samples of `shape`, with embeddings of `width` dimensions.
@@ -123,7 +125,8 @@ def build(
     A name with a colon is an import path, "package.module:Name": a factory(shape, width, **options) of the user's own.
     The parameters depend on the arguments alone: drawn on the CPU, with the caller's generator left as it was; in the
     `place` "meta" they have shapes and no numbers. Batch norms are frozen to what they are at inference; with `started`
-    also those that have seen nothing, since their statistics come with the weights to start from.
+    also those that have seen nothing, since their statistics come with the weights to start from. With `whitened` a
+    layer of constants stands behind the network, whose numbers come with its weights.
     """
     if name not in NETS and ":" not in name:
         raise SelfsameError(
@@ -142,8 +145,10 @@ def build(
             factory = NETS[name] if name in NETS else imported_factory(name)
             torch.default_generator.manual_seed(seed % 2**63)
             if name in _OURS:
-                return freeze(factory(tuple(shape), width, **options), started)
-            return make(factory, tuple(shape), width, options, started)
+                net = freeze(factory(tuple(shape), width, **options), started)
+            else:
+                net = make(factory, tuple(shape), width, options, started)
+            return with_whitening(net, width) if whitened else net
     except SelfsameError as error:
         raise SelfsameError(f"{name}: {error}") from error
     finally:

@@ -108,24 +108,29 @@ def voiced_first(frame_TK: Tensor) -> Tensor:
 class GE2EVoice(nn.Module):
     """Recordings (n, 1, samples), full scale 1, to embeddings (n, D): the mean over the parts, at unit length.
 
-    `rate` is that of the recordings; `trim` leaves silence out.
+    `rate` is that of the recordings; `trim` leaves silence out. With `signed` the last ReLU is left out, which helps
+    where the embeddings are whitened, and nowhere else.
     """
 
     full_scale: ClassVar[bool] = True
     own_width: ClassVar[int] = HIDDEN
 
-    def __init__(self, shape: tuple[int, int], width: int, *, rate: int = RATE, trim: bool = False) -> None:
+    def __init__(
+        self, shape: tuple[int, int], width: int, *, rate: int = RATE, trim: bool = False, signed: bool = False
+    ) -> None:
         super().__init__()
         if shape[0] != 1:
             raise SelfsameError(f"recordings have 1 channel, got {shape[0]}")
         self.front = VoiceFront(rate, shape[1], trim)
         self.lstm = nn.LSTM(BANDS, HIDDEN, LAYERS, batch_first=True)
         self.linear = nn.Linear(HIDDEN, width)
+        self.signed = signed
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D)."""
         parts = len(self.front.starts)
         heard_NTK = self.front(x).flatten(0, 1)
         last_NH = self.lstm(heard_NTK)[0][:, -1]
-        each_PD = F.normalize(self.linear(last_NH).relu(), dim=-1).unflatten(0, (-1, parts))
+        last_ND = self.linear(last_NH)
+        each_PD = F.normalize(last_ND if self.signed else last_ND.relu(), dim=-1).unflatten(0, (-1, parts))
         return F.normalize(each_PD.mean(1), dim=-1)

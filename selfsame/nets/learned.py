@@ -14,6 +14,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from selfsame.errors import SelfsameError
 from selfsame.nets.frozen import ChannelAffine
+from selfsame.nets.whitened import LAYER
 
 PRESETS = ("all", "last", "norms")
 UP, DOWN = ".up", ".down"  # of the matrix that an adapter belongs to
@@ -47,7 +48,7 @@ def choose_learned(net: nn.Module, patterns: tuple[str, ...], rank: int, seed: i
 
     No pattern means all parameters, or, with adapters, none.
     """
-    names = [name for name, _ in net.named_parameters()]
+    names = [name for name, _ in net.named_parameters() if name not in LAYER]
     patterns = patterns or (() if rank else ("all",))
     chosen = {name for pattern in patterns for name in _fitting(net, names, pattern)}
     ranks = _ranks(net, chosen, rank) if rank else {}
@@ -72,10 +73,11 @@ def _fitting(net: nn.Module, names: list[str], pattern: str) -> list[str]:
 
 
 def _owned(net: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    """Every parameter once, with the module that holds it."""
+    """Every parameter that may learn once, with the module that holds it."""
     for place, module in net.named_modules():
         for name, value in module.named_parameters(recurse=False):
-            yield module, f"{place}.{name}" if place else name, value
+            if place or name not in LAYER:
+                yield module, f"{place}.{name}" if place else name, value
 
 
 def _last(net: nn.Module) -> list[str]:

@@ -75,15 +75,18 @@ def user_sheet(result: Plain) -> Sheet:
 def elsewhere_sheets(result: Plain) -> list[Sheet]:
     """What was forgotten: error rates on the people of another data set before training and after, if measured."""
     found = result.get("elsewhere")
-    if found is None:
-        return []
+    return [] if found is None else [change_sheet(found["protocols"], f"What was forgotten: people of {found['data']}")]
+
+
+def change_sheet(protocols: list[Plain], title: str) -> Sheet:
+    """Error rates before and after."""
     rows = []
-    for protocol in found["protocols"]:
+    for protocol in protocols:
         counts = [f"{protocol[key]:,}" for key in ("genuine", "impostor", "people")]
         rates = [with_interval(protocol[key], 2) for key in ("before", "after", "change")]
         rows.append([protocol["name"], *counts, *rates])
     headings = ("protocol", "genuine", "impostor", "people", "EER before", "EER after", "change")
-    return [Sheet(headings, rows, f"What was forgotten: people of {found['data']}")]
+    return Sheet(headings, rows, title)
 
 
 def _worst_sheet(protocol: Plain) -> Sheet:

@@ -55,6 +55,8 @@ def _notes(run: Run) -> list[str]:
     notes = []
     if run.untrained:
         return ["not trained on these people: templates are made from some of the clients' own samples"]
+    if run.recipe.net.whitened:
+        return ["whitened after training: templates are made from some of the clients' own samples"]
     if run.state.round < run.recipe.run.rounds:
         notes.append(f"the run is at round {run.state.round:,} of {run.recipe.run.rounds:,}")
     if run.enrolled is not None:

@@ -20,6 +20,7 @@ from selfsame.measure.curves import Floats, Roc, roc
 from selfsame.measure.outcome import Measured, Plain
 from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable
 from selfsame.methods import World
+from selfsame.nets.whitened import LAYER
 from selfsame.runs.run import Run
 
 _ASKED = ("trial list", "unseen pairs", "unseen, enrolled")
@@ -55,31 +56,34 @@ def elsewhere(
         raise SelfsameError(f"{run.recipe.method.name}: has a network for each client, none for people elsewhere")
     own = run.problem.model
     there = as_seen(run.recipe.net.name, federation).to(own.device)
-    model = _model_for(run, data, there, options or {})
+    after = _model_for(run, data, there, options or {}, bool(run.recipe.net.whitened))
+    before = _model_for(run, data, there, options or {}, False) if run.recipe.net.whitened else after
     both = [
-        _bench(run, model, own.net_views(theta), there, trials, seed) for theta in (own.first_here, run.state.theta_P)
+        _bench(run, model, own.net_views(theta), there, trials, seed)
+        for model, theta in ((before, own.first_here), (after, run.state.theta_P))
     ]
     found = []
     for name in _ASKED:
         try:
-            before, after = (PROTOCOLS[name](bench) for bench in both)
+            measured = [PROTOCOLS[name](bench) for bench in both]
         except Inapplicable:
             continue
-        found.append(_changed(before, after, bootstrap, both[0]))
+        found.append(changed(measured[0], measured[1], bootstrap, both[0]))
     if not found:
         raise SelfsameError(f"{data}: holds no unseen people to measure with; set people apart, e.g. held_out=20")
     return {"data": data, "started": run.recipe.net.started, "protocols": found}
 
 
-def _model_for(run: Run, data: str, there: Federation, options: Mapping[str, Any]) -> Model:
+def _model_for(run: Run, data: str, there: Federation, options: Mapping[str, Any], whitened: bool) -> Model:
     """The network's structure for other samples, if its parameters are the same."""
     part, own = run.recipe.net, run.problem.model
     rates = {**(DATASETS[data].options if data in DATASETS else {}), **options}
     given = {name: value for name, value in part.options.items() if name != "rate" or "rate" not in rates}
     given |= rate_option(part.name, rates)
     width = run.problem.world.dim
-    net = nets.build(part.name, there.shape, width, seed=0, started=part.started, **given)
-    wanted = {name: value.shape for name, value in own.net_views(own.first_here).items()}
+    net = nets.build(part.name, there.shape, width, seed=0, started=part.started, whitened=whitened, **given)
+    left_out = () if whitened else LAYER
+    wanted = {name: value.shape for name, value in own.net_views(own.first_here).items() if name not in left_out}
     if wanted != {name: value.shape for name, value in net.named_parameters()}:
         shapes = ("x".join(map(str, one.shape)) for one in (there, run.problem.federation))
         raise SelfsameError("{}: samples are {}, the network was trained for {}".format(data, *shapes))
@@ -87,14 +91,14 @@ def _model_for(run: Run, data: str, there: Federation, options: Mapping[str, Any
 
 
 def _bench(run: Run, model: Model, views: Mapping[str, Tensor], there: Federation, trials: int, seed: int) -> Bench:
-    theta_P = model.layout.flatten({f"net.{name}": value for name, value in views.items()})
+    theta_P = model.layout.flatten({f"net.{name}": value for name, value in views.items()})  # what it has of them
     world = World(there.clients, there.classes, run.problem.world.dim, there.class_of_N)
     problem = replace(run.problem, federation=there, world=world)
     away = RunElsewhere(problem, run.state, model=model, theta_P=theta_P.to(model.device))
     return Bench(problem.method, there, world, run.truth().detach(), away.embed, False, seed, trials)
 
 
-def _changed(before: Measured, after: Measured, bootstrap: int, bench: Bench) -> Plain:
+def changed(before: Measured, after: Measured, bootstrap: int, bench: Bench) -> Plain:
     """A protocol's EER of both networks and what it changed by, with intervals by person."""
     drawn: list[Floats] = []
     if bootstrap and before.scored.people >= LEAST_PEOPLE:  # the same people are drawn for both

@@ -265,6 +265,11 @@ class Run:
             return
         checkpoint.save_model(self.problem, self.state.theta_P, self.folder / "model.safetensors")
 
+    def _whitening(self) -> dict[str, str]:
+        """What stands behind the network, and where it comes from."""
+        share = self.recipe.net.whitened
+        return {"whitening": f"share {share:g}, from one sum over {self.state.present:,} devices"} if share else {}
+
     @property
     def facts(self) -> dict[str, str]:
         """What the run was and where it ran."""
@@ -276,6 +281,7 @@ class Run:
             "data": f"{problem.federation.name}: {problem.world.clients} clients, {problem.world.classes} classes",
             "network": f"{self.recipe.net.name}, {problem.model.parameters:,} parameters, {problem.world.dim}-d",
             **_start_words(self.recipe.net),
+            **self._whitening(),
             "seed": str(self.recipe.run.seed),
             "rounds": str(self.state.round),
         }
@@ -321,7 +327,7 @@ def start(
         vacant(folder)
     if recipe.net.digest and not recipe.net.start:
         raise SelfsameError("net.digest: of which file? Name it with net.start")
-    problem = prepare(_placed(recipe), federation, ranks)
+    problem = prepare(placed(recipe), federation, ranks)
     _check_patience(problem)
     state = begin(problem, initially_present(recipe, problem.world.clients))
     as_first(problem, state)
@@ -344,7 +350,7 @@ def _check_patience(problem: Problem) -> None:
         raise SelfsameError("run.patience: not with torchrun; train in one process")
 
 
-def _placed(recipe: Recipe, path: Path | None = None) -> Recipe:
+def placed(recipe: Recipe, path: Path | None = None) -> Recipe:
     """The recipe with where its data, now or by `path`, and its weights lie, from whatever folder it is read later."""
     where = recipe.data.path if path is None else str(path)
     if where:
@@ -367,7 +373,7 @@ def _longer(recipe: Recipe, folder: Path, rounds: int) -> Recipe:
 
 def with_data(recipe: Recipe, folder: Path, path: Path | None = None) -> Recipe:
     """The recipe of a run's folder, if its data is where it says, or at `path`."""
-    recipe = recipe if path is None else _placed(recipe, path)
+    recipe = recipe if path is None else placed(recipe, path)
     known = DATASETS.get(recipe.data.name)
     if known is not None and known.needs_path and not Path(recipe.data.path or "-").exists():
         where = recipe.data.path or "any place that its recipe names"
@@ -394,7 +400,9 @@ def load_run(
     `path`: where its data is now, `rounds`: how many it shall have; its recipe says both from then on. With several
     ranks, each calls this; rank 0 reads the folder and tells the others.
     """
-    recipe = _placed(stored_recipe(folder, trust_code), path) if ranks.first else Recipe()
+    recipe = placed(stored_recipe(folder, trust_code), path) if ranks.first else Recipe()
+    if recipe.net.whitened:
+        raise SelfsameError(f"{folder}: whitened when training had ended; go on with the run that it was made of")
     if ranks.first and rounds is not None:
         recipe = _longer(recipe, folder, rounds)
     if ranks.first and federation is None and not (folder / SAMPLES).is_file():
@@ -429,12 +437,18 @@ def open_run(
     exact: bool = False,
     trust_code: bool = False,
     best: bool = False,
+    *,
+    as_trained: bool = False,
+    federation: Federation | None = None,
 ) -> Run:
     """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled.
 
     With `exact`, networks run in the precision of their parameters. `best`: the checkpoint that validated best.
+    `as_trained`: without the layer of a network that was whitened. `federation`: its data, where it is loaded already.
     """
     recipe = stored_recipe(folder, trust_code)
+    if as_trained:
+        recipe = replace(recipe, net=replace(recipe.net, whitened=0.0))
     saved = folder / "checkpoint" / (checkpoint.BEST if best else "state.safetensors")
     if best and not saved.is_file():
         raise SelfsameError(f"{folder}: has no best checkpoint; train with samples for validation (data.validation)")
@@ -444,16 +458,19 @@ def open_run(
     part = replace(recipe.run, compile="off", device=device or recipe.run.device)
     if exact and part.precision != "float64":
         part = replace(part, precision="float32")
-    recipe = replace(recipe if path is None else _placed(recipe, path), run=part)
+    recipe = replace(recipe if path is None else placed(recipe, path), run=part)
     if served:  # what is known of it is the network at its end, in which nothing is constant
         return _open_served(replace(recipe, net=recipe.net.merged), folder)
-    problem = _known(prepare(with_data(recipe, folder), folder=folder), folder)
+    problem = _known(prepare(with_data(recipe, folder), federation, folder=folder), folder)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
     state = begin(problem, present)
     checkpoint.load_state(state, saved)
-    return Run(problem, state, folder)
+    run = Run(problem, state, folder)
+    if recipe.net.whitened:  # the owners' vectors are of the network before
+        run.enrolled, run.untrained = enrolled_by_clients(run), not state.round
+    return run
 
 
 def _open_served(recipe: Recipe, folder: Path) -> Run:

@@ -52,6 +52,8 @@ def wire_rows(wire: Wire, summed: bool = False) -> list[tuple[str, str, str, str
 def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
     rows = wire_rows(run.problem.method.wire, run.recipe.sums.summed)
+    if run.recipe.net.whitened:
+        rows.append(("whitening", "up", "sum", "once: mean and covariance of the device's embeddings"))
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
     notes = list(run.problem.federation.notes)
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
@@ -114,8 +116,8 @@ def _picture(run: Run) -> Picture | None:
         return None  # every client has a space of its own
     test, unseen = problem.federation.test, problem.federation.unseen
     head = problem.model.head_views(state.theta_P)
-    truth = problem.method.truth(state.own, state.server, head)[:_PICTURED_CLASSES]
-    exposed = problem.method.exposed(state.server, head)
+    truth = run.truth()[:_PICTURED_CLASSES]
+    exposed = None if run.enrolled is not None else problem.method.exposed(state.server, head)
     known = test.y < _PICTURED_CLASSES
     parts, labels, fresh = [], [], []
     offset = problem.world.classes

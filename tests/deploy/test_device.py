@@ -444,3 +444,12 @@ def test_a_run_on_devices_begins_with_given_weights(tmp_path):
     assert loop.server.agreement.recipe.net.start == "" and loop.server.agreement.recipe.net.digest
     loop.run()
     assert torch.allclose(loop.server.state.theta_P, simulated(order).theta_P, rtol=0, atol=1e-12)
+
+
+def test_no_device_agrees_to_a_network_that_is_whitened_already():
+    terms = Agreement.of(prepare(recipe("fedhide"), digits()), "a run", "exact", True)
+    net = replace(terms.recipe.net, whitened=1.0)
+    with pytest.raises(SelfsameError, match=r"net.whitened: a network is whitened when training has ended"):
+        Agreement.from_json(replace(terms, recipe=replace(terms.recipe, net=net)).to_json())
+    with pytest.raises(SelfsameError, match=r"net.whitened: a network is whitened when training has ended"):
+        prepare(recipe("fedhide", net={"name": "lenet", "width": 8, "channels": [4, 4], "whitened": 1.0}))
