@@ -30,7 +30,8 @@ bench: $(VENV)/.demo ## the benchmarks that run on this machine
 # The page that recognises you, in build/web: npm brings onnxruntime-web, and for its test playwright-core.
 WEB := build/web
 PORT ?= 8000
-NPM := npm install --prefix $(WEB) --no-save --no-audit --no-fund --ignore-scripts --loglevel error
+NPM := npm install --prefix $(WEB) --no-save --no-audit --no-fund --ignore-scripts --loglevel error \
+  --fetch-retries 1 --fetch-retry-mintimeout 1000 --fetch-retry-maxtimeout 2000
 ORT := onnxruntime-web@1.30.0
 
 web-demo: $(VENV)/.test $(WEB)/.demo ## a page where you write digits and are recognised by them
