@@ -33,8 +33,8 @@ LEFT = HEADINGS.index("Left the device")
 NOTE = (
     "P@1 on test samples of the training classes; AUROC and EER on pairs of samples of classes unseen in training. "
     "Leakage is FedHide's measure (17); recovered is the share of true prototypes that an attacker who knows the "
-    "method gets back. Beside what is listed, every federated method sends its network update to the server, FDML to "
-    "the enclave."
+    "method gets back. Beside what is listed, every federated method whose updates are not summed sends its own to the "
+    "server, FDML to the enclave."
 )
 
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
