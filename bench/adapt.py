@@ -82,7 +82,7 @@ METHODS: dict[str, Tables] = {
     "softmax": {"name": "softmax"},
 }
 RATES = {"last": (0.1, 0.3, 1.0, 3.0), "adapters": (0.001, 0.003, 0.01, 0.03), "all": (0.0001, 0.0003, 0.001, 0.003)}
-KINDS: dict[str, Tables] = {"last": {"train": ["last"]}, "adapters": {"adapters": 4}, "all": {}}
+KINDS: dict[str, Tables] = {"last": {"train": ["last"]}, "adapters": {}, "all": {}}
 
 
 class FaceTail(nn.Module):
@@ -220,7 +220,8 @@ def recipe(args: argparse.Namespace, name: str, kind: str, rate: float, seed: in
     if method["name"] == "fdml":  # the enclave knows no first network
         net["keep"] = 0.0
     if not tail:
-        net = {**subject.net, **args.net, **KINDS[kind], **net}
+        ranks = {"adapters": args.rank} if kind == "adapters" else {}
+        net = {**subject.net, **args.net, **KINDS[kind], **ranks, **net}
     else:
         width, drawn = nets.own_width(encoder), "skip" in net
         file = {} if drawn else {"start": tail_file(args.start, subject.last)}
@@ -269,9 +270,9 @@ def own_templates(run: Run) -> Tensor:
     return torch.stack(found)
 
 
-def trained(order: Recipe, federation: Federation, warm: bool) -> tuple[Run, float]:
-    """A run to its end, and how long its rounds took."""
-    problem = prepare(order, federation)
+def trained(order: Recipe, federation: Federation, warm: bool, folder: Path | None = None) -> tuple[Run, float]:
+    """A run to its end, and how long its rounds took; `folder`: that keeps the network to begin with."""
+    problem = prepare(order, federation, folder=folder)
     state = begin(problem)
     if warm:
         begin_warm(problem, state)
@@ -296,55 +297,55 @@ def done(file: Path, key: Tables) -> bool:
     return any(line["key"] == key for line in finished(file))
 
 
+def key_of(args: argparse.Namespace, phase: str, name: str, kind: str) -> Tables:
+    """What tells a run from the others of the file, but for its rate, fold and seed."""
+    asked = {"phase": phase, "data": args.data, "method": name, "kind": kind, "keep": args.keep, "warm": args.warm}
+    return {**asked, "net": args.net, "rank": args.rank if kind == "adapters" else 0}
+
+
 def choose(args: argparse.Namespace) -> None:
     federation: dict[bool, Federation] = {}
     cases = [(name, kind, r) for name, kind in product(args.methods, args.kinds) for r in args.rates or RATES[kind]]
-    for number, (name, kind, rate) in enumerate(cases):
-        key = {
-            "phase": "choose",
-            "data": args.data,
-            "method": name,
-            "kind": kind,
-            "lr": rate,
-            "keep": args.keep,
-            "warm": args.warm,
-            "net": args.net,
-        }
+    for number, (seed, (name, kind, rate)) in enumerate(product(range(args.choosing), cases)):
+        key = {**key_of(args, "choose", name, kind), "lr": rate, "seed": seed}
         if number % args.of != args.part or done(args.file, key):
             continue
         if not federation:
             plain = for_choosing(federation_of(args, args.folds[0]))
             federation = {False: plain, True: Tail(args, plain).of(plain) if "last" in args.kinds else plain}
         there = federation[kind == "last"]
-        run, seconds = trained(recipe(args, name, kind, rate, 0), there, args.warm)
+        run, seconds = trained(recipe(args, name, kind, rate, seed), there, args.warm)
         found = compared(args, run, there, 0)
         write(args.file, key, {**found, "rounds": run.recipe.run.rounds, "seconds": seconds})
-        print(f"{name}, {kind}, lr {rate:g}: {_said(found)}", flush=True)
+        print(f"{name}, {kind}, lr {rate:g}, seed {seed}: {_said(found)}", flush=True)
+
+
+def tried(args: argparse.Namespace, name: str, kind: str) -> dict[float, list[float]]:
+    """The EER on the people set apart, of every seed, by rate."""
+    wanted = key_of(args, "choose", name, kind)
+    found: dict[float, list[float]] = {}
+    for line in finished(args.file):
+        if wanted.items() <= line["key"].items():
+            found.setdefault(line["key"]["lr"], []).append(line["after"]["value"])
+    return found
 
 
 def chosen(args: argparse.Namespace, name: str, kind: str) -> float | None:
-    """The rate that was best on the people set apart."""
-    wanted = {"phase": "choose", "data": args.data, "method": name, "kind": kind, "keep": args.keep}
-    wanted |= {"warm": args.warm, "net": args.net}
-    tried = [line for line in finished(args.file) if wanted.items() <= line["key"].items()]
-    best = min(tried, key=lambda line: line["after"]["value"], default=None)
-    return None if best is None else float(best["key"]["lr"])
+    """The rate that was best on the people set apart, by the mean of its seeds: one that diverges now and then is not.
+
+    Of rates of which some have more seeds, those are compared.
+    """
+    found = tried(args, name, kind)
+    most = max((len(values) for values in found.values()), default=0)
+    means = {rate: statistics.mean(values) for rate, values in found.items() if len(values) == most}
+    return min(means, key=lambda rate: means[rate], default=None)
 
 
 def measure(args: argparse.Namespace) -> None:
     for fold in args.folds:
         held: dict[bool, tuple[Federation, Federation]] = {}
         for number, (seed, name, kind) in enumerate(product(range(args.seeds), args.methods, args.kinds)):
-            key = {
-                "phase": "measure",
-                "data": args.data,
-                "method": name,
-                "kind": kind,
-                "keep": args.keep,
-                "warm": args.warm,
-                "net": args.net,
-            }
-            key |= {"fold": fold, "seed": seed}
+            key = {**key_of(args, "measure", name, kind), "fold": fold, "seed": seed}
             rate = chosen(args, name, kind)
             if number % args.of != args.part or rate is None or done(args.file, key):
                 continue
@@ -429,6 +430,8 @@ def main() -> None:
         "--features", type=Path, help="file that keeps what the constant layers make of samples; one for each encoder"
     )
     parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried")
+    parser.add_argument("--rank", type=int, default=4, help="of adapters")
+    parser.add_argument("--choosing", type=int, default=1, help="seeds of every rate that is tried")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--cohort", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3)
