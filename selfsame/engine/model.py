@@ -85,6 +85,10 @@ class Model:
                 "depend on who else is in the cohort; use group norm and no dropout"
             )
         self.device, self.dtype, self.autocast = machine.device, machine.dtype, machine.autocast
+        recurrent = any(isinstance(module, nn.RNNBase) for module in net.modules())
+        # PyTorch has recurrent layers in lower precision for some processors only.
+        if recurrent and self.device.type == "cpu":
+            self.autocast = None
         everything = {name: p.detach() for name, p in net.named_parameters()}
         learning = everything
         if learned is not None:
@@ -110,7 +114,7 @@ class Model:
         # On the CPU a group norm of such images that needs no derivative itself crashes PyTorch 2 in its backward pass.
         self._innermost = self.device.type != "cpu" or not self.constants
         # vmap knows no recurrent layers: replicas of such a network run one after another.
-        self._stacks = not any(isinstance(module, nn.RNNBase) for module in net.modules())
+        self._stacks = not recurrent
         wanted = (machine.compile or machine.graphs) and not self.constants
         self.passes: Passes | None = passes_for(net, shapes, self.device, self.autocast) if wanted else None
         compiled = self.compiled and self.passes is None

@@ -131,9 +131,15 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
             f"{part.digest[:12]}...)"
         )
     where = str(weights.file)
-    given = {name: value for name, value in weights.tensors.items() if not _matches(name, part.skip)}
+    skip = (*part.skip, *getattr(net, "unused", ()))
+    given = {name: value for name, value in weights.tensors.items() if not _matches(name, skip)}
     given = fold(net, renamed(given, part.rename, where))
     wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
+    if set(LAYER) & set(given) - set(wanted):
+        raise SelfsameError(
+            f"{where}: was whitened, and training goes on without that layer; start with the run that it was made of, "
+            'or leave the layer out (net.skip = ["whitening_*"]) and whiten the new run'
+        )
     _check_fit(where, given, wanted)
     with torch.no_grad():
         for name, value in wanted.items():

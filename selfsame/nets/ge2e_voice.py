@@ -3,6 +3,10 @@
 As Resemblyzer publishes it: 40 bands of mel power, without a logarithm, at 16,000 samples a second, windows of 25 ms
 every 10 ms. What stands before the layers is part of the network: resampling, loudness, silence, mel bands. A longer
 recording is heard in parts that overlap by about a half, whose embeddings are averaged.
+
+With `states`, for embeddings to be whitened, a part is not what the last layer makes of its last frame. It is h / |h|
+with h the mean of the LSTM's states over time, and beside it the logarithms l of the lowest bands' power: for band k
+0.1 (mean of l + 5.8 + 0.18 k) and 0.1 (deviation of l - 2), which are near 0 for speech and of the size of the states.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ RATE, BANDS, HIDDEN, LAYERS = 16000, 40, 256, 3
 _WINDOW, _HOP = 400, 160  # samples
 _PART, _STEP = 160, 77  # frames of a part, and between the beginnings of two: 1.3 parts a second
 _ENOUGH = _PART * _HOP * 3 // 4  # samples of a further part that must be there
-_LOUD = 10 ** (-30 / 20)  # root mean square that quiet recordings are brought to, full scale 1
+_LOUD, _LOUDER = -30, -25  # dB below full scale that quiet recordings are brought to, as published, and for states
 _SILENT = 1e-4  # the share of the loudest frame's power from which a frame counts as sound: 40 dB
 _TINY = 1e-8
+_FAINT = 1e-6  # power that is added before the logarithm
+_LEVEL, _SLOPE, _SPREAD, _SIZE = -5.8, -0.18, 2.0, 0.1  # of logarithms of speech, roughly, and what they count
 
 
 def slaney_edges(bands: int, top: float) -> list[float]:
@@ -51,9 +57,9 @@ class VoiceFront(nn.Module):
     silence follows them.
     """
 
-    def __init__(self, rate: int, samples: int, trim: bool) -> None:
+    def __init__(self, rate: int, samples: int, trim: bool, loud: float = _LOUD) -> None:
         super().__init__()
-        self.resampled, self.trim = Resampled(rate, RATE), trim
+        self.resampled, self.trim, self.loud = Resampled(rate, RATE), trim, loud
         self.samples = self.resampled.samples(samples)
         if self.samples <= _WINDOW // 2:
             raise SelfsameError(f"recordings of {samples} samples are too short, more than {_WINDOW // 2} are needed")
@@ -63,7 +69,7 @@ class VoiceFront(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             x = x if x.dtype == torch.float64 else x.float()
-            wave_S = _louder(self.resampled(x[:, 0]))
+            wave_S = _louder(self.resampled(x[:, 0]), self.loud)
             frame_TK = self._bands(wave_S)
             if self.trim:
                 frame_TK = voiced_first(frame_TK)
@@ -86,11 +92,11 @@ def part_starts(samples: int) -> list[int]:
     return [0, *range(_STEP, last + 1, _STEP)]
 
 
-def _louder(wave_S: Tensor) -> Tensor:
+def _louder(wave_S: Tensor, loud: float = _LOUD) -> Tensor:
     """Quiet recordings at the loudness that the encoder expects, others as they are; silence stays silence."""
     power_1 = wave_S.square().mean(-1, keepdim=True)
     # At least, not plus: PyTorch's exporter takes the sum with so small a number for the other term.
-    return wave_S * (_LOUD / power_1.clamp(min=_TINY).sqrt()).clamp(min=1)
+    return wave_S * (10 ** (loud / 20) / power_1.clamp(min=_TINY).sqrt()).clamp(min=1)
 
 
 def voiced_first(frame_TK: Tensor) -> Tensor:
@@ -105,32 +111,73 @@ def voiced_first(frame_TK: Tensor) -> Tensor:
     return (moves_PT * kept_T[:, None]) @ frame_TK
 
 
+def spectrum(frame_TK: Tensor, bands: int) -> Tensor:
+    """The logarithms of the lowest bands' power: means, then deviations over time (n, 2 bands)."""
+    log_TK = (frame_TK[..., :bands] + _FAINT).log()
+    mean_K = log_TK.mean(-2)
+    deviation_K = ((log_TK - mean_K[..., None, :]).square().mean(-2) + _FAINT).sqrt()
+    line_K = _LEVEL + _SLOPE * torch.arange(bands, device=frame_TK.device).to(frame_TK.dtype)
+    return _SIZE * torch.cat([mean_K - line_K, deviation_K - _SPREAD], -1)
+
+
 class GE2EVoice(nn.Module):
     """Recordings (n, 1, samples), full scale 1, to embeddings (n, D): the mean over the parts, at unit length.
 
-    `rate` is that of the recordings; `trim` leaves silence out. With `signed` the last ReLU is left out, which helps
-    where the embeddings are whitened, and nowhere else.
+    `rate` is that of the recordings; `trim` leaves silence out. With `signed` the last ReLU is left out. With `states`
+    an embedding is the mean of the LSTM's states over time, 256 wide, and beside it the spectrum of as many bands as a
+    larger `width` has room for: 320 holds 32, up to 4 kHz. Both help where the embeddings are whitened, and nowhere
+    else.
     """
 
     full_scale: ClassVar[bool] = True
     own_width: ClassVar[int] = HIDDEN
 
     def __init__(
-        self, shape: tuple[int, int], width: int, *, rate: int = RATE, trim: bool = False, signed: bool = False
+        self,
+        shape: tuple[int, int],
+        width: int,
+        *,
+        rate: int = RATE,
+        trim: bool = False,
+        signed: bool = False,
+        states: bool = False,
     ) -> None:
         super().__init__()
         if shape[0] != 1:
             raise SelfsameError(f"recordings have 1 channel, got {shape[0]}")
-        self.front = VoiceFront(rate, shape[1], trim)
+        self.signed, self.states, self.beside = signed, states, (width - HIDDEN) // 2
+        self.front = VoiceFront(rate, shape[1], trim, _LOUDER if states else _LOUD)
         self.lstm = nn.LSTM(BANDS, HIDDEN, LAYERS, batch_first=True)
-        self.linear = nn.Linear(HIDDEN, width)
-        self.signed = signed
+        if not states:
+            self.linear = nn.Linear(HIDDEN, width)
+        elif width not in range(HIDDEN, HIDDEN + 2 * BANDS + 1, 2):
+            raise SelfsameError(
+                f"states: net.width must be {HIDDEN}, or up to {HIDDEN + 2 * BANDS} with two more for every band "
+                f"beside the states, got {width}"
+            )
+        elif trim or signed:
+            raise SelfsameError("states: has no last layer to be signed, and hears silence; leave signed and trim out")
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The published tensors that this has no place for, by pattern."""
+        return ("linear.*",) if self.states else ()
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D)."""
         parts = len(self.front.starts)
         heard_NTK = self.front(x).flatten(0, 1)
-        last_NH = self.lstm(heard_NTK)[0][:, -1]
+        state_NTH = self.lstm(heard_NTK)[0]
+        each_ND = self._pooled(state_NTH, heard_NTK) if self.states else self._last(state_NTH[:, -1])
+        return F.normalize(each_ND.unflatten(0, (-1, parts)).mean(1), dim=-1)
+
+    def _last(self, last_NH: Tensor) -> Tensor:
         last_ND = self.linear(last_NH)
-        each_PD = F.normalize(last_ND if self.signed else last_ND.relu(), dim=-1).unflatten(0, (-1, parts))
-        return F.normalize(each_PD.mean(1), dim=-1)
+        return F.normalize(last_ND if self.signed else last_ND.relu(), dim=-1)
+
+    def _pooled(self, state_NTH: Tensor, heard_NTK: Tensor) -> Tensor:
+        mean_NH = F.normalize(state_NTH.mean(1), dim=-1)
+        if not self.beside:
+            return mean_NH
+        with torch.autocast(heard_NTK.device.type, enabled=False):
+            return torch.cat([mean_NH.to(heard_NTK.dtype), spectrum(heard_NTK, self.beside)], -1)

@@ -124,22 +124,24 @@ def report(run: Run) -> None:
 def compared(before: Run, after: Run, trials: int, bootstrap: int, seed: int) -> list[Plain]:
     """EER by both networks on every protocol that the data allow, with intervals by person."""
     out = []
-    for name, federation in _judged_by(before.problem.federation):
+    for federation, names in _judged_by(before.problem.federation):
+        # One bench of each for all protocols, since it embeds samples once.
         benches = [_bench(one, federation, seed, trials) for one in (before, after)]
-        protocol = "test samples" if name == "validation samples" else name
-        try:
-            measured = [replace(PROTOCOLS[protocol](bench), name=name) for bench in benches]
-        except Inapplicable:
-            continue
-        out.append(changed(measured[0], measured[1], bootstrap, benches[0]))
+        for name in names:
+            protocol = "test samples" if name == "validation samples" else name
+            try:
+                measured = [replace(PROTOCOLS[protocol](bench), name=name) for bench in benches]
+            except Inapplicable:
+                continue
+            out.append(changed(measured[0], measured[1], bootstrap, benches[0]))
     return out
 
 
-def _judged_by(federation: Federation) -> Iterator[tuple[str, Federation]]:
-    yield from ((name, federation) for name in _ASKED)
+def _judged_by(federation: Federation) -> Iterator[tuple[Federation, tuple[str, ...]]]:
+    yield federation, _ASKED
     if len(federation.validation.y):
         held = federation.validation
-        yield "validation samples", replace(federation, test=held, unseen=Samples(held.x[:0], held.y[:0]))
+        yield replace(federation, test=held, unseen=Samples(held.x[:0], held.y[:0])), ("validation samples",)
 
 
 def _bench(run: Run, federation: Federation, seed: int, trials: int) -> Bench:

@@ -9,11 +9,7 @@ from selfsame import cli
 
 @pytest.fixture
 def call(monkeypatch, capsys):
-    """The command in this process: (exit code, standard output, standard error).
-
-    Its reports draw principal components; the tests of reports draw by t-SNE.
-    """
-    monkeypatch.setattr("selfsame.report.figures._tsne", lambda _, begin: begin)
+    """The command in this process: (exit code, standard output, standard error)."""
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["selfsame", *map(str, words)])

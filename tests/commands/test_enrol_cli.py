@@ -250,7 +250,8 @@ def runs(tmp_path_factory):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("runs")
-    settings = {"run": {"rounds": 8, "device": "cpu"}, "data": {"turns": 1, "clients_per_class": 2}}
+    run = {"rounds": 8, "eval_every": 8, "device": "cpu"}
+    settings = {"run": run, "data": {"turns": 1, "clients_per_class": 2}}
     yield {name: train(name, "digits", out=folder / name, settings=settings) for name in ("feduv", "fedaws")}
     torch.set_num_threads(before)
 

@@ -157,7 +157,7 @@ def test_what_is_refused(whitened, monkeypatch):
     refused(whitened("whiten", "run", "--net", "lenet"), "name the folder of a run, or --net")
     refused(whitened("whiten", "--net", "lenet", "--start", "x", "--data", "digits", "--best"), "--best")
     refused(whitened("train", "fedaws", *QUICK, "--set", "net.whitened=1", "--out", "new"), "net.whitened: a network")
-    refused(whitened("train", "fedaws", *QUICK, "--start", "white", "--out", "new"), "whitening_mean")
+    refused(whitened("train", "fedaws", *QUICK, "--start", "white", "--out", "new"), "was whitened")
     alone = open_run(Path("run"))
     alone.state.alone_NP = alone.state.theta_P[None]
     with pytest.raises(SelfsameError, match="run: has a network for each client"):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from own_nets import Recurrent
-from small import build, train
+from small import build, people, train
 from test_equal import compare
 from torch import nn
 
@@ -112,14 +112,14 @@ PARTS = [
 @pytest.mark.parametrize("name, steps", [("softmax", 1), ("fedhide", 2)])
 def test_engines_agree_on_what_learns(name, steps, part):
     net = {**LENET, "width": 8} if "norms" not in part.get("train", []) else {"name": "resnet8", "width": 8}
-    compare(name, net={**net, **part}, local={"steps": steps}, run={"rounds": 2})
+    compare(name, people(clients=6), net={**net, **part}, local={"steps": steps}, run={"rounds": 2})
 
 
 @pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_recurrent_networks_too(part, steps):
     net = {"name": "own_nets:Recurrent", "width": 8, **part}
-    compare("fedhide", net=net, local={"steps": steps}, run={"rounds": 2})
+    compare("fedhide", people(clients=6), net=net, local={"steps": steps}, run={"rounds": 2})
 
 
 @pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}])

@@ -85,6 +85,15 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_a_whitened_network_starts_nothing_unless_its_layer_is_left_out(tmp_path):
+    tensors = other_weights() | {"whitening_mean": torch.zeros(2), "whitening_matrix": torch.eye(2)}
+    save_file(tensors, tmp_path / "w.safetensors")
+    start = {**LENET, "start": str(tmp_path / "w.safetensors")}
+    with pytest.raises(SelfsameError, match="was whitened, and training goes on without that layer"):
+        build("fedhide", net=start)
+    build("fedhide", net={**start, "skip": ["whitening_*"]})
+
+
 @pytest.mark.parametrize(
     "name, content, line",
     [
@@ -172,7 +181,7 @@ def test_a_frozen_network_has_one_answer_on_both_engines(tmp_path, steps):
 @pytest.mark.parametrize("steps", [1, 2])
 def test_recurrent_layers_have_one_answer_on_both_engines(kind, steps):
     net = {"name": "own_nets:Recurrent", "width": 8, "kind": kind}
-    problem = build("fedhide", net=net, local={"steps": steps})
+    problem = build("fedhide", people(clients=6), net=net, local={"steps": steps}, run={"rounds": 2})
     assert fused(problem) == (steps == 1)
     (a, losses_a), (b, losses_b) = train(problem, "cohort"), train(problem, "reference")
     assert_same(a, b)

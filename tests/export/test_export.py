@@ -33,7 +33,7 @@ pytest.importorskip("onnxruntime")
 def folder(tmp_path_factory):
     """A short run on digits, and its exports."""
     place = tmp_path_factory.mktemp("export") / "run"
-    train("fedaws", "digits", out=place, settings={"run": {"rounds": 30}}, neighbours=1)
+    train("fedaws", "digits", out=place, settings={"run": {"rounds": 30, "eval_every": 30}}, neighbours=1)
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     export(place, int8=True, check=100)
     assert {path: path.read_bytes() for path in before} == before  # the run itself is left as it was

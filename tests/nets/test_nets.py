@@ -7,7 +7,7 @@ from torch import nn
 from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.errors import SelfsameError
-from selfsame.nets import NETS, batch_coupled, build, register
+from selfsame.nets import NETS, batch_coupled, build, feduv_nets, register
 
 IMAGES = ["lenet", *(name for name in NETS if name.startswith("resnet"))]
 SMALLEST = {  # the smallest samples that leave every parameter something to do
@@ -47,6 +47,12 @@ def _samples(name, number, dtype=torch.float64):
     if name == "embedding-bag":
         x[:, 0] = (100 * x[:, 0]).round() % 7
     return x
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    """FedUV's networks with fewer channels, an eighth: bfloat16 is slow on a CPU. test_papers counts the whole ones."""
+    monkeypatch.setattr(feduv_nets, "_CHANNELS", (8, 16, 32, 64, 128))
 
 
 def test_no_network_is_left_out():
@@ -132,7 +138,8 @@ def test_bfloat16_autocast_is_near_float32(name):
     exact, rough = (Model(_net(name, 16), {}, Machine(autocast=kind)) for kind in (None, torch.bfloat16))
     with torch.no_grad():
         wanted, got = exact.embed_eager(exact.first_theta, x), rough.embed_eager(rough.first_theta, x)
-    assert got.dtype == torch.float32 and not torch.equal(got, wanted)
+    # Recurrent layers stay in single precision on a CPU: not every processor has them in a lower one.
+    assert got.dtype == torch.float32 and torch.equal(got, wanted) == (name == "ge2e-voice")
     assert (got - wanted).norm() < 0.2 * wanted.norm()
 
 

@@ -6,10 +6,13 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +49,7 @@ class Case:
         federation = people(**self.people)
         if self.poisoned:
             federation = poisoned(federation, float("nan"), list(self.poisoned))
-        order = recipe(self.method, self.options, **self.parts)
+        order = recipe(self.method, self.options, **{**self.parts, "run": {"rounds": 2, **self.parts.get("run", {})}})
         one = start(order, folder, federation, ranks)
         if self.whole:
             return carry_on(one)
@@ -114,21 +117,27 @@ def spread(size: int, folder: Path) -> None:
         port = free.getsockname()[1]
     place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     place["PYTHONPATH"] = os.pathsep.join(sys.path)  # the helpers of the tests beside it
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder)],
-            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(folder)], env={**os.environ, **place}, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
     try:
-        said = [process.communicate(timeout=PLENTY)[0] for process in processes]
+        said = process.communicate(timeout=PLENTY)[0]
     finally:
-        for process in processes:
-            process.kill()
-    if any(process.returncode for process in processes):
-        raise RuntimeError("\n".join(said))
+        with suppress(ProcessLookupError):  # what is left of its group
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise RuntimeError(said)
+
+
+def fork(size: int, folder: Path) -> bool:
+    """Every rank in a process of its own, forked from this one: PyTorch is imported once. Whether all ended well."""
+    ranks = [get_context("fork").Process(target=main, args=(folder, rank)) for rank in range(size)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    return not any(rank.exitcode for rank in ranks)
 
 
 def digest(state: State) -> str:
@@ -138,8 +147,9 @@ def digest(state: State) -> str:
     return whole.hexdigest()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, rank: int) -> None:
     """What each process does: every case, then the second half of a run. Rank 0 keeps the states."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     ranks = join()
     found: dict[str, Any] = {"bits": {}, "losses": {}, "crossed": {}}
@@ -184,4 +194,4 @@ def refused(ranks: Ranks) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(0 if fork(int(os.environ["WORLD_SIZE"]), Path(sys.argv[1])) else 1)
