@@ -159,7 +159,7 @@ class Bench:
             taken = {"prototype": local_updates(problem, state, client_M, lr)[2]["proxy"]}
         terms = Inversion(
             options.iterations, options.restarts, options.variation, options.step, options.weights, options.seed,
-            options.together,
+            options.together, options.derivatives,
         )  # fmt: skip
         got = invert(problem, state, client_M, size, terms, taken=taken)
         found: Key = {name: {"psnr": targets(getattr(got, name).psnr_GS)} for name in FIGURES}
@@ -185,6 +185,7 @@ def work(options: argparse.Namespace) -> Iterator[Key]:
         rounds = 0 if network == "untrained" else options.rounds
         cases = [(name, "shared", 1) for name in chosen]
         cases += [(name, "read", size) for size in sizes for name in ([ANY] if network == "untrained" else chosen)]
+        cases = [case for case in cases if case[1] in options.attackers.split(",")]
         for method, attacker, size in cases:
             key = {"network": network, "method": method, "attacker": attacker, "size": size, "rounds": rounds}
             yield {**key, **common}
@@ -245,6 +246,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=0, help="of the embedding; 0: the data set's own")
     parser.add_argument("--images", default="sea,sunflower,chair,porcupine", help="classes, or how many clients")
     parser.add_argument("--batch", type=int, default=1, help="pictures of a device")
+    parser.add_argument("--attackers", default="shared,read")
     parser.add_argument("--sizes", default="1,2,4,16", help="devices in the mean")
     parser.add_argument("--iterations", type=int, default=4800)
     parser.add_argument("--restarts", type=int, default=1)
@@ -252,6 +254,11 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=0.1)
     parser.add_argument("--weights", choices=WEIGHTS, default="equal", help="of the network's tensors")
     parser.add_argument("--together", type=int, default=0, help="searches in one pass; 0: all on CUDA")
+    parser.add_argument(
+        "--derivatives",
+        default="",
+        help="the backend that compiles an iteration's derivatives: inductor; none by default",
+    )
     parser.add_argument("--rounds", type=int, default=30000, help="of training, batch 16")
     parser.add_argument("--compile", choices=("off", "graphs", "on"), default="off", help="of the training, on CUDA")
     parser.add_argument("--cohort", type=int, default=10, help="clients in a round of training")

@@ -16,14 +16,17 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.lpips import Lpips, best_of, psnr
+from selfsame.audit.traced import Traced, traced
 from selfsame.audit.transcript import local_updates
+from selfsame.audit.unfolded import Unfolded
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.problem import Problem
 from selfsame.engine.settle import over
@@ -39,6 +42,7 @@ _SLOWER = 0.1  # the step of what stands for the owner, over that of the picture
 _FEW = 8  # searches in one pass on a CPU, which spends more on calls than on numbers where pictures are small
 _WARM = 3  # iterations before a CUDA graph is captured
 _TINY = 1e-30
+_WHO = ("client_M", "class_M", "alive_M")  # of a cohort
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Inversion:
     weights: str = "equal"  # of the network's tensors, see `tensor_weights`
     seed: int = 0
     together: int = 0  # searches in one pass; 0: all on CUDA, eight on a CPU
+    compile: str = ""  # the backend of `torch.compile` for an iteration's derivatives; empty: they are not compiled
 
     def __post_init__(self) -> None:
         for name, least in (("iterations", 1), ("restarts", 1), ("variation", 0), ("step", 1e-9), ("together", 0)):
@@ -109,24 +114,31 @@ def total_variation(x_QS: Tensor) -> Tensor:
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
 
 
-def mismatch(grad_QP: Tensor, target_QP: Tensor, sizes: list[int], weight_QL: Tensor) -> Tensor:
-    """1 - the cosine of gradient and target, where the tensor l of the network counts weight_l times: shape (Q,)."""
-    pieces = zip(grad_QP.split(sizes, 1), target_QP.split(sizes, 1), strict=True)
-    both_L3Q = torch.stack([torch.stack([(a * b).sum(1), a.square().sum(1), b.square().sum(1)]) for a, b in pieces])
-    product_Q, one_Q, other_Q = (both_L3Q * weight_QL.T[:, None]).sum(0)
+def mismatch(grad_QP: Tensor, target_QP: Tensor, sizes: list[int], weight_QL: Tensor | None) -> Tensor:
+    """1 - the cosine of gradient and target, where the tensor l of the network counts weight_l times: shape (Q,).
+
+    Without weights all count the same.
+    """
+    if weight_QL is None:
+        pairs = ((grad_QP, target_QP), (grad_QP, grad_QP), (target_QP, target_QP))
+        product_Q, one_Q, other_Q = ((a * b).sum(1) for a, b in pairs)
+    else:
+        pieces = zip(grad_QP.split(sizes, 1), target_QP.split(sizes, 1), strict=True)
+        both_L3Q = torch.stack([torch.stack([(a * b).sum(1), a.square().sum(1), b.square().sum(1)]) for a, b in pieces])
+        product_Q, one_Q, other_Q = (both_L3Q * weight_QL.T[:, None]).sum(0)
     return 1 - product_Q / (one_Q * other_Q).clamp(min=_TINY).sqrt()
 
 
-def tensor_weights(how: str, target_QP: Tensor, sizes: list[int]) -> Tensor:
-    """How much each tensor counts, shape (Q, L): all alike ("equal"), falling from the first to the last ("linear"), or
-    each by one over its squared length, so that all of them count the same however long they are ("layers").
+def tensor_weights(how: str, target_QP: Tensor, sizes: list[int]) -> Tensor | None:
+    """How much each tensor counts, shape (Q, L): falling from the first to the last ("linear"), or each by one over its
+    squared length, so that all of them count the same however long they are ("layers"); None: all alike ("equal").
     """
+    if how == "equal":
+        return None
     square_QL = torch.stack([part.square().sum(1) for part in target_QP.split(sizes, 1)], 1)
     if how == "linear":
         return torch.arange(len(sizes), 0, -1).to(square_QL).expand_as(square_QL) / len(sizes)
-    if how == "layers":
-        return torch.where(square_QL > 0, 1 / square_QL.clamp(min=_TINY), 0)
-    return torch.ones_like(square_QL)
+    return torch.where(square_QL > 0, 1 / square_QL.clamp(min=_TINY), 0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +146,7 @@ class _Case:
     """What the attacker has of each search, Q rows, or Q x n where it is of devices."""
 
     target_QP: Tensor
-    weight_QL: Tensor
+    weight_QL: Tensor | None
     who: Cohort
     mask_MB: Tensor
     known: Fields
@@ -145,7 +157,8 @@ class _Case:
         """The searches from `begin` to `end`."""
         q, m = slice(begin, end), slice(begin * size, end * size)
         known, first = ({name: value[m] for name, value in part.items()} for part in (self.known, self.first))
-        return _Case(self.target_QP[q], self.weight_QL[q], self.who[m], self.mask_MB[m], known, self.first_QS[q], first)
+        weight_QL = None if self.weight_QL is None else self.weight_QL[q]
+        return _Case(self.target_QP[q], weight_QL, self.who[m], self.mask_MB[m], known, self.first_QS[q], first)
 
 
 def invert(
@@ -176,7 +189,8 @@ def invert(
     searches = len(case.target_QP)
     step = terms.together or (searches if device.type == "cuda" else _FEW)
     parts = [case.part(q, min(q + step, searches), size) for q in range(0, searches, step)]
-    done = [_search(problem, state, part, size, terms) for part in parts]
+    ready: dict[int, Traced] = {}
+    done = [_search(problem, state, part, size, terms, ready) for part in parts]
     found_QS, mismatch_Q = (torch.cat(one) for one in zip(*done, strict=True))
     rest_GR = mismatch_Q.unflatten(0, (-1, terms.restarts)).nan_to_num(nan=torch.inf)
     best_G = rest_GR.argmin(1)
@@ -272,8 +286,13 @@ def _size(value_MX: Tensor) -> Tensor:
     return value_MX.flatten(1).square().mean(1).sqrt()
 
 
-def _search(problem: Problem, state: State, case: _Case, size: int, terms: Inversion) -> tuple[Tensor, Tensor]:
-    """(pictures, mismatches) of some searches: Adam on all of them at once, each by itself."""
+def _search(
+    problem: Problem, state: State, case: _Case, size: int, terms: Inversion, ready: dict[int, Traced]
+) -> tuple[Tensor, Tensor]:
+    """(pictures, mismatches) of some searches: Adam on all of them at once, each by itself.
+
+    `ready` keeps what was compiled, by how many searches it is for.
+    """
     sizes = problem.model.layout.sizes
     least_C11, most_C11 = (problem.federation.scale(case.first_QS.new_full((1, 1, 1), side)) for side in (0.0, 1.0))
     x_QS = case.first_QS.clamp(least_C11, most_C11).requires_grad_()
@@ -282,25 +301,53 @@ def _search(problem: Problem, state: State, case: _Case, size: int, terms: Inver
     moved = {name: (value / unit_M[name]).requires_grad_() for name, value in case.first.items()}
     adam = _adam([x_QS], list(moved.values()), terms.step)
     sent = problem.method.send(state.server, case.who)
+    pull = _derivatives(problem, state, case, sent, size, terms, ready)
 
     def step() -> None:
         unknown = {name: value * unit_M[name] for name, value in moved.items()}
-        grad_QP = _gradients(problem, state, case, sent, x_QS, unknown, size)
-        cost_Q = mismatch(grad_QP, case.target_QP, sizes, case.weight_QL) + terms.variation * total_variation(x_QS)
-        x_QS.grad, *rest = torch.autograd.grad(
-            cost_Q.sum(), [x_QS, *moved.values()], allow_unused=True, materialize_grads=True
-        )
+        x_QS.grad, *rest = pull(x_QS, unknown)
         x_QS.grad.sign_()
-        for value, grad in zip(moved.values(), rest, strict=True):
-            value.grad = grad
+        for (name, value), grad in zip(moved.items(), rest, strict=True):
+            value.grad = grad * unit_M[name]
         adam.step()
         with torch.no_grad():
             x_QS.clamp_(least_C11, most_C11)
 
     _repeat(step, adam, terms.iterations)
     unknown = {name: value * unit_M[name] for name, value in moved.items()}
-    grad_QP = _gradients(problem, state, case, sent, x_QS, unknown, size)
+    grad_QP = _gradients(problem, state.theta_P, case, sent, x_QS, unknown, size)
     return x_QS.detach(), mismatch(grad_QP, case.target_QP, sizes, case.weight_QL).detach()
+
+
+def _derivatives(
+    problem: Problem, state: State, case: _Case, sent: Fields, size: int, terms: Inversion, ready: dict[int, Traced]
+) -> Callable[[Tensor, Fields], list[Tensor]]:
+    """What the cost changes by with the pictures and with each unknown field, at some of them."""
+    sizes, names = problem.model.layout.sizes, list(case.first)
+    held = {"theta": state.theta_P, "target": case.target_QP, "mask": case.mask_MB}
+    held |= {} if case.weight_QL is None else {"weight": case.weight_QL}
+    held |= {f"who {name}": getattr(case.who, name) for name in _WHO}
+    held |= {f"known {name}": value for name, value in case.known.items()}
+    held |= {f"sent {name}": value for name, value in sent.items()}
+
+    def derive(*given: Tensor) -> tuple[Tensor, ...]:
+        x_QS, *fields = (one.detach().requires_grad_() for one in given[: 1 + len(names)])
+        part = dict(zip(held, given[1 + len(names) :], strict=True))
+        who = Cohort(*(part[f"who {name}"] for name in _WHO))
+        known, told = (
+            {name: part[f"{kind} {name}"] for name in of} for kind, of in (("known", case.known), ("sent", sent))
+        )
+        here = replace(case, who=who, mask_MB=part["mask"], known=known)
+        unknown = dict(zip(names, fields, strict=True))
+        grad_QP = _gradients(problem, part["theta"], here, told, x_QS, unknown, size)
+        cost_Q = mismatch(grad_QP, part["target"], sizes, part.get("weight")) + terms.variation * total_variation(x_QS)
+        return torch.autograd.grad(cost_Q.sum(), [x_QS, *fields], allow_unused=True, materialize_grads=True)
+
+    first = (case.first_QS, *case.first.values(), *held.values())
+    if terms.compile and len(case.first_QS) not in ready:
+        ready[len(case.first_QS)] = traced(derive, first, terms.compile)
+    run = ready.get(len(case.first_QS), derive)
+    return lambda x_QS, unknown: list(run(x_QS.detach(), *(one.detach() for one in unknown.values()), *held.values()))
 
 
 def _adam(pictures: list[Tensor], fields: list[Tensor], step: float) -> torch.optim.Adam:
@@ -348,13 +395,16 @@ def _captured(step: Callable[[], None]) -> Callable[[], None] | None:
 
 
 def _gradients(
-    problem: Problem, state: State, case: _Case, sent: Fields, x_QS: Tensor, unknown: Fields, size: int
+    problem: Problem, theta_P: Tensor, case: _Case, sent: Fields, x_QS: Tensor, unknown: Fields, size: int
 ) -> Tensor:
     """The mean gradient of each search's devices at these pictures and fields, to be differentiated again: (Q, P)."""
     model = problem.model
-    theta_QP = state.theta_P.expand(len(x_QS), -1).detach().requires_grad_()
-    one = len(x_QS) == 1
-    emb_QSD = model.embed_eager(theta_QP[0], x_QS[0])[None] if one else model.embed_each(theta_QP, x_QS)
+    theta_QP = theta_P.expand(len(x_QS), -1).detach().requires_grad_()
+    if len(x_QS) == 1:
+        emb_QSD = model.embed_eager(theta_QP[0], x_QS[0])[None]
+    else:
+        with Unfolded() if x_QS.is_cuda else nullcontext():
+            emb_QSD = model.embed_each(theta_QP, x_QS)
     emb_MBD = emb_QSD.unflatten(1, (size, -1)).flatten(0, 1)
     head = {name: value.repeat_interleave(size, 0) for name, value in model.head_views(theta_QP).items()}
     loss_M = problem.method.loss(emb_MBD, case.mask_MB, {**case.known, **unknown}, sent, head, case.who)

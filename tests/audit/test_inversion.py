@@ -122,7 +122,7 @@ def test_the_truth_matches_and_nothing_else_does(name, size, steps):
     x_QS = x_MB.unflatten(0, (2, size)).flatten(1, 2).requires_grad_()
 
     def gap(x_QS):
-        grad_QP = inversion._gradients(problem, state, case, sent, x_QS, unknown, size)
+        grad_QP = inversion._gradients(problem, state.theta_P, case, sent, x_QS, unknown, size)
         return mismatch(grad_QP, case.target_QP, problem.model.layout.sizes, case.weight_QL).detach()
 
     assert float(gap(x_QS).max()) < (1e-9 if steps == 1 else 1e-3)
@@ -238,15 +238,26 @@ def test_searches_do_not_meet(name):
     torch.testing.assert_close(two.mismatch_G, every.mismatch_G)
     assert float(two.mismatch_G[0]) <= float(one.mismatch_G[0]) + 1e-12  # its first search is among the three
     case, _ = inversion._case(problem, state, client_M, 1, Inversion(restarts=3), {})
-    _, all_Q = inversion._search(problem, state, case, 1, Inversion(iterations=3))
+    _, all_Q = inversion._search(problem, state, case, 1, Inversion(iterations=3), {})
     torch.testing.assert_close(every.mismatch_G, all_Q.reshape(2, 3).min(1).values)
+
+
+def test_compiled_derivatives_find_the_same(tiny):
+    """Two searches one after another, for which it is compiled once; the second must not find the first's pictures."""
+    problem = tiny("fedhide")
+    state, client_M = begin(problem), torch.arange(2)
+    usual, compiled = (
+        invert(problem, state, client_M, 1, Inversion(iterations=4, together=1, compile=how)) for how in ("", "eager")
+    )
+    torch.testing.assert_close(compiled.found_GS, usual.found_GS)
+    torch.testing.assert_close(compiled.mismatch_G, usual.mismatch_G)
 
 
 def test_pictures_lie_within_what_pixels_can_be():
     problem = problem_of()
     state = begin(problem)
     case, _ = inversion._case(problem, state, torch.arange(2), 1, Inversion(), {})
-    x_QS, _ = inversion._search(problem, state, case, 1, Inversion(iterations=2, step=50.0))
+    x_QS, _ = inversion._search(problem, state, case, 1, Inversion(iterations=2, step=50.0), {})
     raw = x_QS * problem.federation.std[0] + problem.federation.mean[0]
     assert float(raw.min()) > -1e-6 and float(raw.max()) < 1 + 1e-6
     assert float(raw.max() - raw.min()) > 0.99
