@@ -1,4 +1,4 @@
-"""What all tests share: one thread, property tests that draw the same cases in every run, and where kernels can run."""
+"""What all tests share: one thread, the same numbers and cases in every run, and where kernels can run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,24 @@ settings.load_profile(os.environ.get("SELFSAME_CASES", "suite"))
 
 if not torch.cuda.is_available():  # read where a kernel is defined, Triton's own among them: before its first import
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """A test draws the same numbers in every run, whichever tests its process ran before."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_pictures(request):
+    """Reports of runs have figures without marks, and principal components in place of t-SNE: drawing takes longer
+    than a short run. The tests of reports, the manual's commands and processes that tests start draw everything."""
+    drawn = request.path.parent.name in ("report", "pages") or request.path.name == "test_assess.py"
+    with pytest.MonkeyPatch.context() as patch:
+        if not drawn:
+            patch.setattr("selfsame.report.figures._tsne", lambda _, begin: begin)
+            patch.setattr("selfsame.report.page.svg", lambda figure, name, what: f'<svg id="{name}" role="img"></svg>')
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -254,17 +254,18 @@ def test_private_draws_are_the_systems(tmp_path):
             spec = pair.server._forms["trained"]
             replies[seeded, copy] = decode(reply, expected=spec).fields["proxy"]
     assert torch.equal(replies[True, "a"], replies[True, "b"])
-    assert not torch.isclose(replies[False, "a"], replies[False, "b"]).any()
+    assert torch.isclose(replies[False, "a"], replies[False, "b"]).double().mean() < 0.5
 
 
 def test_the_system_stream_draws_like_any_other():
+    """Nobody can seed it, so numbers are many enough that no run ever fails by chance."""
     stream = SystemStream(3)
     normal = stream.normal(20000)
     assert normal.shape == (3, 20000)
     assert abs(float(normal.mean())) < 0.05 and abs(float(normal.std()) - 1) < 0.05
     assert not torch.equal(stream.bits(4), stream.bits(4)) and not torch.equal(stream.fold(1).key_M, stream.key_M)
-    low = stream.below(torch.tensor([1, 5, 100]), 500)
-    assert (low.min(1).values == 0).all() and low.max(1).values.tolist()[:2] == [0, 4]
+    low = stream.below(torch.tensor([1, 5, 100]), 10000)
+    assert low.min(1).values.tolist() == [0, 0, 0] and low.max(1).values.tolist() == [0, 4, 99]
 
 
 @pytest.mark.parametrize("name", ["fedhide", "feduv", "fedmetric", "fl-traditional"])
