@@ -70,7 +70,8 @@ def model(tmp_path_factory):
     from selfsame.commands.export import export
 
     place = tmp_path_factory.mktemp("model")
-    run = selfsame.train("fedaws", "digits", out=place / "run", settings={"run": {"rounds": 30, "device": "cpu"}})
+    short = {"run": {"rounds": 30, "eval_every": 30, "device": "cpu"}}
+    run = selfsame.train("fedaws", "digits", out=place / "run", settings=short)
     export(place / "run", out=place / "model.onnx", check=20)
     test = run.problem.federation.test
     for who, label in (("ann", 1), ("bob", 5)):

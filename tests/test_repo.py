@@ -2,6 +2,7 @@
 
 import ast
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "selfsame"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 RECIPES = sorted((ROOT / "recipes").rglob("*.toml"))
+
+
+@cache
+def tree_of(path):
+    """A source, parsed once for all the rules."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def tracked():
@@ -42,7 +49,7 @@ def calls(tree):
 
 def _weights_only(path):
     """Whether the file calls torch.load, and every time so that nothing but tensors is read."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    nodes = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     loads = [node for node in nodes if ast.unparse(node.func) == "torch.load"]
     said = [{key.arg: ast.unparse(key.value) for key in node.keywords}.get("weights_only") for node in loads]
     return bool(said) and set(said) == {"True"}
@@ -50,7 +57,7 @@ def _weights_only(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_pickles(path):
-    names = set(calls(ast.parse(path.read_text(encoding="utf-8"))))
+    names = set(calls(tree_of(path)))
     bad = {name for name in names if name.split(".")[0] in ("pickle", "cPickle", "dill", "joblib", "shelve", "marshal")}
     bad |= names & ({"torch.save"} if _weights_only(path) else {"torch.load", "torch.save"})
     reads = {name for name in bad if not name.endswith((".Unpickler", ".UnpicklingError"))} - {"pickle"}
@@ -61,7 +68,7 @@ def imports(path):
     """The modules of selfsame that a file imports, at its top or within a function."""
     package = ("selfsame", *path.relative_to(PACKAGE).parent.parts)
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -159,7 +166,7 @@ def test_names_stand_once():
     """No two classes of one name, and no two modules of one name in folders side by side."""
     classes, modules = {}, {}
     for path in MODULES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef):
                 classes.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
         if path.stem not in ("__init__", "__main__"):
@@ -173,7 +180,7 @@ def test_no_module_is_imported_under_another_name():
     renamed = [
         f"{path.relative_to(ROOT)}: {node.module}.{alias.name} as {alias.asname}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname and f"{node.module}.{alias.name}" in names

@@ -15,9 +15,8 @@ def recover_fedhide(proxy, table, row, alpha, neighbours, class_of=None):
 
 def hide(prototype, table, row, alpha, neighbours, skip=()):
     """(4) for one client."""
-    near = sorted(
-        (r for r in range(len(table)) if r != row and r not in skip), key=lambda r: -float(prototype @ table[r])
-    )
+    likeness = (table @ prototype).tolist()
+    near = sorted((r for r in range(len(table)) if r != row and r not in skip), key=lambda r: -likeness[r])
     delegate = sum(table[r] for r in near[:neighbours])
     mixed = alpha * prototype + (1 - alpha) * delegate / delegate.norm()
     return mixed / mixed.norm()

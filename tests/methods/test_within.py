@@ -114,6 +114,7 @@ def test_the_longest_summand():
         (8, [17] * 10, 2),  # 16 directions of one device, and that without any other
         (8, [1000] * 10, 2),
         (256, [90] * 48, 33),  # 512 / 16, and one more
+        (320, [90] * 48, 41),
         (8, [5] * 10, 5),  # 16 / 4, and one more
         (8, [5] * 4, 5),  # one is missing
         (8, [1] * 6 + [5] * 6, 11),  # whoever they are: those with one sample bring nothing

@@ -28,7 +28,7 @@ def trained(method, folder, federation=None, **tables):
     small = {
         "method": {"name": method},
         "data": {"name": "digits", "turns": 1},
-        "run": {"rounds": 30, "device": "cpu"},
+        "run": {"rounds": 30, "eval_every": 20, "device": "cpu"},
         "local": {"batch": 8},
     }
     recipe = from_mapping(merged(preset(method, "digits"), small, tables))

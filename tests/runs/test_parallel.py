@@ -15,7 +15,8 @@ from selfsame.runs.summary import read_view
 
 
 def tables(method):
-    return from_mapping({"method": {"name": method}, "data": {"name": "digits"}, "run": {"rounds": 3}})
+    data, run = {"name": "digits", "turns": 1}, {"rounds": 3, "eval_every": 3}
+    return from_mapping({"method": {"name": method}, "data": data, "run": run})
 
 
 def test_runs_at_a_time_end_as_runs_one_after_another(tmp_path):
