@@ -10,6 +10,7 @@ from torch import Tensor
 
 from selfsame.engine import cohort, joint, reference
 from selfsame.engine.batches import Batch, rounds_ahead
+from selfsame.engine.crew import keep_freed_memory
 from selfsame.engine.plan import Plan, Turn
 from selfsame.engine.polls import poll_if_due
 from selfsame.engine.problem import Problem
@@ -28,6 +29,8 @@ class Engine:
 
     def __init__(self, problem: Problem, name: str = "cohort", graphs: bool = False) -> None:
         self.problem, self.name = problem, name
+        if problem.model.device.type == "cpu":
+            keep_freed_memory()
         # Passes over the data are drawn inside the round, which a graph cannot do with samples that the host fetches.
         inside = problem.federation.source.on_host and bool(problem.recipe.local.epochs)
         # Nor are collectives captured: a rank that ends would leave the others in a replay that cannot be stopped.
