@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from selfsame.device.verifier import Verifier
     from selfsame.errors import SelfsameError
     from selfsame.export.opened import open_model
+    from selfsame.runs.course import Run
     from selfsame.runs.loop import train
-    from selfsame.runs.run import Run
 
 _HOMES = {
     "Federation": "selfsame.data",
     "load": "selfsame.data",
     "SelfsameError": "selfsame.errors",
     "Recipe": "selfsame.config.recipe",
-    "Run": "selfsame.runs.run",
+    "Run": "selfsame.runs.course",
     "train": "selfsame.runs.loop",
     "open_model": "selfsame.export.opened",
     "Vault": "selfsame.device.vault",

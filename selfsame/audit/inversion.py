@@ -7,14 +7,15 @@ for together with the pictures, from where the analytic attack on the last layer
 The attacker is a server that knows the network, the method, who was asked and with how many samples. It sees the mean
 of n devices' updates. Updates of several local steps are taken for one step on all of their samples.
 
-Shapes: M clients, G groups of n, Q = G x restarts searches, S = n B pictures of a group, T unrelated pictures,
-P parameters, L tensors of the network, D embedding width.
+What was found is judged in `likeness`.
+
+Shapes: M clients, G groups of n, Q = G x restarts searches, S = n B pictures of a group, P parameters, L tensors of the
+network, D embedding width.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -23,11 +24,13 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.layers import LastLayer
-from selfsame.audit.lpips import Lpips, best_of, psnr
+from selfsame.audit.likeness import Inverted, compare, others, pixels
+from selfsame.audit.lpips import Lpips
 from selfsame.audit.traced import Traced, traced
 from selfsame.audit.transcript import local_updates
 from selfsame.audit.unfolded import Unfolded
 from selfsame.engine.batches import steps_a_round
+from selfsame.engine.capture import aside, captured
 from selfsame.engine.problem import Problem
 from selfsame.engine.settle import over
 from selfsame.engine.state import State
@@ -36,7 +39,6 @@ from selfsame.methods.base import Cohort, Fields, LocalLoss, pick
 from selfsame.streams import Stream
 
 WEIGHTS = ("equal", "linear", "layers")
-_UNRELATED = 64  # pictures of others that stand for knowing nothing
 _TENTH = (3 / 8, 5 / 8, 7 / 8)  # of the way: from there on steps are a tenth as long
 _SLOWER = 0.1  # the step of what stands for the owner, over that of the pictures; in units of its own size
 _FEW = 8  # searches in one pass on a CPU, which spends more on calls than on numbers where pictures are small
@@ -64,48 +66,6 @@ class Inversion:
                 raise SelfsameError(f"inversion: {name} must be at least {least}, got {getattr(self, name)!r}")
         if self.weights not in WEIGHTS:
             raise SelfsameError(f"inversion: weights must be one of {', '.join(WEIGHTS)}, got {self.weights!r}")
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """How alike each original (G, S) and what was put beside it are."""
-
-    lpips_GS: Tensor | None  # None: no weights were given
-    psnr_GS: Tensor
-
-    @property
-    def lpips(self) -> float | None:
-        return None if self.lpips_GS is None else float(self.lpips_GS.mean())
-
-    @property
-    def psnr(self) -> float:
-        return float(self.psnr_GS.mean())
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What was found beside what is there without an attack."""
-
-    found: Likeness  # by either measure the closest of its group's
-    unrelated: Likeness  # a picture of another client in its place, the mean over up to 64
-    chance: Likeness  # the closest of as many pictures of others as there are in the group
-    blank: Likeness  # the mean of the others' pictures in its place
-
-
-@dataclass(frozen=True)
-class Inverted(Compared):
-    """What came of it."""
-
-    original_GS: Tensor  # (G, S, C, H, W), pixels in 0 .. 1
-    found_GS: Tensor  # in no order
-    other_T: Tensor  # pictures of others
-    mismatch_G: Tensor  # 1 - cosine of the best search
-    seconds: float
-
-    def matched(self) -> Tensor:
-        """Beside each original the closest that was found of its group, by PSNR: (G, S, C, H, W)."""
-        pairs = list(zip(self.original_GS, self.found_GS, strict=True))
-        return torch.stack([found_S[psnr(original_S, found_S).argmax(1)] for original_S, found_S in pairs])
 
 
 def total_variation(x_QS: Tensor) -> Tensor:
@@ -185,7 +145,7 @@ def invert(
     if not len(client_M):
         raise SelfsameError(f"inversion: a group needs {size} clients")
     case, x_MB = _case(problem, state, client_M, size, terms, taken or {})
-    other_T = _others(problem, state, client_M, size * x_MB.shape[1])
+    other_T = others(problem, state, client_M, size * x_MB.shape[1])
     searches = len(case.target_QP)
     step = terms.together or (searches if device.type == "cuda" else _FEW)
     parts = [case.part(q, min(q + step, searches), size) for q in range(0, searches, step)]
@@ -195,8 +155,8 @@ def invert(
     rest_GR = mismatch_Q.unflatten(0, (-1, terms.restarts)).nan_to_num(nan=torch.inf)
     best_G = rest_GR.argmin(1)
     row_G = torch.arange(len(best_G), device=device) * terms.restarts + best_G
-    original_GS = _pixels(problem, x_MB.unflatten(0, (-1, size)).flatten(1, 2))
-    found_GS = _pixels(problem, found_QS[row_G])
+    original_GS = pixels(problem, x_MB.unflatten(0, (-1, size)).flatten(1, 2))
+    found_GS = pixels(problem, found_QS[row_G])
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - began
@@ -370,28 +330,12 @@ def _repeat(step: Callable[[], None], adam: torch.optim.Adam, times: int) -> Non
             for group in adam.param_groups:
                 group["lr"].mul_(0.1)
         if tries and number < _WARM:
-            side = torch.cuda.Stream(device)
-            side.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(side):
-                step()
-            torch.cuda.current_stream(device).wait_stream(side)
+            aside(step, device)
             continue
         if tries and number == _WARM:
-            replay = _captured(step) or step
+            graph = captured(step)
+            replay = step if graph is None else graph.replay
         replay()
-
-
-def _captured(step: Callable[[], None]) -> Callable[[], None] | None:
-    """The step as a CUDA graph; None if it cannot be one."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    try:
-        with torch.cuda.graph(graph):
-            step()
-    except RuntimeError as error:
-        warnings.warn(f"CUDA graph not captured, going on without: {str(error).splitlines()[0]}", stacklevel=2)
-        return None
-    return graph.replay
 
 
 def _gradients(
@@ -410,48 +354,3 @@ def _gradients(
     loss_M = problem.method.loss(emb_MBD, case.mask_MB, {**case.known, **unknown}, sent, head, case.who)
     grad_QP: Tensor = torch.autograd.grad(loss_M.sum() / size, theta_QP, create_graph=True)[0]
     return grad_QP
-
-
-def _pixels(problem: Problem, x: Tensor) -> Tensor:
-    """Standardised samples as pixels in 0 .. 1."""
-    federation = problem.federation
-    mean, std = (x.new_tensor(values).reshape(-1, 1, 1) for values in (federation.mean, federation.std))
-    return (x * std + mean).clamp(0, 1)
-
-
-def compare(original_GS: Tensor, found_GS: Tensor, other_T: Tensor, judge: Lpips | None) -> Compared:
-    """Both measures of what was found, and of what is there without an attack."""
-    count, every_S = original_GS.shape[1], original_GS.flatten(0, 1)
-    judge = None if judge is None else judge.to(every_S.device)
-
-    def closest(measure: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        return torch.stack([measure(*pair).min(1).values for pair in zip(original_GS, found_GS, strict=True)])
-
-    def beside(other_T: Tensor, reduce: Callable[[Tensor], Tensor]) -> Likeness:
-        far = None if judge is None else reduce(judge.distances(every_S, other_T)).unflatten(0, (-1, count))
-        return Likeness(far, -reduce(-psnr(every_S, other_T)).unflatten(0, (-1, count)))
-
-    return Compared(
-        Likeness(None if judge is None else closest(judge.distances), -closest(lambda a, b: -psnr(a, b))),
-        beside(other_T, lambda value_ST: value_ST.mean(1)),
-        beside(other_T, lambda value_ST: best_of(value_ST, count)),
-        beside(other_T.mean(0, keepdim=True), lambda value_ST: value_ST[:, 0]),
-    )
-
-
-def _others(problem: Problem, state: State, client_M: Tensor, least: int) -> Tensor:
-    """Pictures of clients of other classes, of each in turn: (T, C, H, W), pixels in 0 .. 1."""
-    federation, class_of_N = problem.federation, problem.world.class_of_N
-    client_N = torch.arange(state.present, device=client_M.device)
-    client_N = client_N[~torch.isin(class_of_N[: state.present], class_of_N[client_M])]
-    if not len(client_N):
-        raise SelfsameError("inversion: needs clients of other classes, whose pictures show what chance gives")
-    most = max(_UNRELATED, 2 * least)
-    index_NT = torch.arange(-(-most // len(client_N)), device=client_M.device).expand(len(client_N), -1)
-    there_NT = index_NT < federation.count_N[client_N][:, None]
-    raw = federation.source.rows(client_N, torch.where(there_NT, index_NT, 0))
-    x_TN = _pixels(problem, federation.scale(raw).to(problem.model.dtype)).transpose(0, 1)
-    other_T = x_TN[there_NT.T][:most]
-    if len(other_T) < least:
-        raise SelfsameError(f"inversion: {least} pictures of other clients are needed, there are {len(other_T)}")
-    return other_T

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from selfsame.config.experiment import Job
     from selfsame.data import Federation
     from selfsame.report.view import RunView
+    from selfsame.runs.course import Run
     from selfsame.runs.experiments import Campaign
-    from selfsame.runs.run import Run
 
 
 @contextmanager

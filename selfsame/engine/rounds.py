@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from selfsame.engine import cohort, joint, reference
 from selfsame.engine.batches import Batch, rounds_ahead
+from selfsame.engine.capture import aside, captured
 from selfsame.engine.crew import keep_freed_memory
 from selfsame.engine.plan import Plan, Turn
 from selfsame.engine.polls import poll_if_due
@@ -177,23 +177,12 @@ class _Graph:
         return self.loss_T[:count].clone()
 
     def _eager(self) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._round()
-        torch.cuda.current_stream().wait_stream(side)
+        aside(self._round)
         self.warmed += 1
 
     def _capture(self) -> None:
         """Record a round without running it; a method that cannot be recorded goes on in eager mode."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        try:
-            # What the round waits for goes before the derivatives in the weights, on which nothing waits.
-            with torch.cuda.graph(graph, stream=torch.cuda.Stream(priority=-1)):
-                self._round()
-        except RuntimeError as error:
-            warnings.warn(f"CUDA graph not captured, going on without: {str(error).splitlines()[0]}", stacklevel=2)
+        # What the round waits for goes before the derivatives in the weights, on which nothing waits.
+        self.graph = captured(self._round, priority=-1)
+        if self.graph is None:
             self.warmed = -(2**62)  # never try again
-            return
-        self.graph = graph

@@ -13,7 +13,7 @@ from selfsame.device.card import Card, Floats, score, template
 from selfsame.device.strangers import LEAST_OWNERS, Strangers, enrolled_cohort, trained_cohort
 from selfsame.measure.looks import class_templates
 from selfsame.measure.trials import embedded
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 from selfsame.streams import host_generator
 
 _MOST_PEOPLE, _MOST_EACH, _MOST_SAMPLES = 200, 100, 4000

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from selfsame.device.card import Raw
 from selfsame.device.embedder import Embedder
 from selfsame.errors import SelfsameError
-from selfsame.runs.run import Run, open_run
+from selfsame.runs.course import Run
+from selfsame.runs.run import open_run
 
 _NAMED = 5  # clients that an error names
 _COMPARED = 8  # samples by which a model is known to be of a run

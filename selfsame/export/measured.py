@@ -14,7 +14,7 @@ from selfsame.export.cohort_of import cohort_of
 from selfsame.export.graph import CLOSE, OPSET, calibration, difference, finished, seconds_a_sample, to_int8, to_onnx
 from selfsame.export.trained import describe, network, rate_of
 from selfsame.measure.curves import roc
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from selfsame.errors import SelfsameError
 from selfsame.measure.outcome import Plain, outcome
 from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable, fdml_accuracy
 from selfsame.report.evaluation import FORMAT
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 Tick = Callable[[str], None]  # told what is measured next
 

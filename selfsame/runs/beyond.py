@@ -16,7 +16,7 @@ from selfsame.errors import SelfsameError
 from selfsame.files import read_json, write_json
 from selfsame.measure.curves import FALSE_ACCEPTS, Floats, roc
 from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable, Portions, portioned_accuracy
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 from selfsame.streams import host_generator
 
 FILE = "exhibit.json"

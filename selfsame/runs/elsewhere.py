@@ -21,7 +21,7 @@ from selfsame.measure.outcome import Measured, Plain
 from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable
 from selfsame.methods import World
 from selfsame.nets.whitened import LAYER
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 _ASKED = ("trial list", "unseen pairs", "unseen, enrolled")
 

@@ -22,8 +22,9 @@ from selfsame.report.table import Row, beside_markdown, beside_plain
 from selfsame.report.view import RunView
 from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
+from selfsame.runs.course import Run, ended_early
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import Run, ended_early, load_run, start
+from selfsame.runs.run import load_run, start
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import keep_view, read_view
 from selfsame.runs.untrained import untrained_view

@@ -15,8 +15,8 @@ from selfsame.engine.plan import cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.files import Record
 from selfsame.measure.trials import MOST_PAIRED
+from selfsame.runs.course import Run, best_record, ended_early
 from selfsame.runs.events import keep_events
-from selfsame.runs.run import Run, best_record, ended_early
 from selfsame.runs.together import decided, let_others_in
 
 _LOOKS = 10  # evaluations of a run, and checkpoints

@@ -18,8 +18,9 @@ from selfsame.engine.ranks import shards
 from selfsame.engine.rounds import Engine
 from selfsame.runs.beginning import by_name, recipe_for
 from selfsame.runs.claim import new_claim
+from selfsame.runs.course import Run
 from selfsame.runs.hooks import Stretch, Tick, keep, usual_hooks
-from selfsame.runs.run import Run, start
+from selfsame.runs.run import start
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import keep_all
 from selfsame.runs.together import decided, looked_at

@@ -19,8 +19,9 @@ from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures
 from selfsame.report.table import Row, beside_plain
 from selfsame.runs.beyond import beyond
 from selfsame.runs.controls import alike, with_controls
+from selfsame.runs.course import Run
 from selfsame.runs.experiments import Campaign, load_data
-from selfsame.runs.run import Run, load_run, open_run
+from selfsame.runs.run import load_run, open_run
 from selfsame.runs.untrained import as_untrained
 
 Plain = dict[str, Any]

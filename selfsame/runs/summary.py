@@ -34,7 +34,7 @@ from selfsame.report.words import (
     privacy_words,
     updates_words,
 )
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 _PICTURED = 210  # samples of people in training in the picture of the embedding space, and a third as many of others
 _PICTURED_CLASSES = 50

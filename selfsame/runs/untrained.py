@@ -11,7 +11,8 @@ from selfsame.config.recipe import apply_settings, from_mapping
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 from selfsame.report.view import RunView
-from selfsame.runs.run import Run, enrolled_by_clients
+from selfsame.runs.course import Run
+from selfsame.runs.run import enrolled_by_clients
 from selfsame.runs.summary import view
 
 

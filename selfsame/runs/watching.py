@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from selfsame.engine.plan import cohort_size
 from selfsame.files import Record
 from selfsame.report.words import span_words
+from selfsame.runs.course import Run
 from selfsame.runs.hooks import Tick
-from selfsame.runs.run import Run
 
 _TIMED = 2.0  # seconds of rounds, after the first, from which the rest is estimated
 _WORTH = 20.0  # seconds that are worth an estimate

@@ -26,8 +26,9 @@ from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable
 from selfsame.methods.moments import numbers_of
 from selfsame.methods.within import least_devices, summand, whitening
 from selfsame.nets.whitened import MATRIX, MEAN
+from selfsame.runs.course import Run
 from selfsame.runs.elsewhere import changed
-from selfsame.runs.run import Run, open_run
+from selfsame.runs.run import open_run
 from selfsame.runs.summary import keep_all
 
 _AT_ONCE = 256  # samples

@@ -1,7 +1,6 @@
 """The pictures behind updates: every formula by plain loops, and the attack on small networks."""
 
 import math
-from itertools import combinations
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 
 from selfsame.audit import inversion
 from selfsame.audit.attackers import Audited
-from selfsame.audit.inversion import Inversion, compare, invert, mismatch, tensor_weights, total_variation
+from selfsame.audit.inversion import Inversion, invert, mismatch, tensor_weights, total_variation
 from selfsame.audit.picture_reader import PictureReader
 from selfsame.audit.transcript import local_updates
 from selfsame.config.recipe import from_mapping
@@ -170,37 +169,6 @@ def test_a_proxy_hides_the_picture_from_those_alone_who_believe_it(tiny):
     )
     assert float(believed.mismatch_G.min()) > 20 * float(torch.cat([read.mismatch_G, told.mismatch_G]).max())
     assert min(read.found.psnr, told.found.psnr) > believed.found.psnr + 8
-
-
-def test_what_is_beside_what_by_plain_loops(random_lpips):
-    """The closest of the group, the mean over others, the best of as many others, and the others' mean."""
-    draw_01 = torch.rand(14, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    original, found, other = draw_01[:4].unflatten(0, (2, 2)), draw_01[4:8].unflatten(0, (2, 2)), draw_01[8:]
-    got = compare(original, found, other, random_lpips)
-
-    def far(a, b):
-        return float(random_lpips.distances(a[None], b[None]))
-
-    def near(a, b):
-        return -10 * math.log10(float((a - b).square().mean()))
-
-    for g in range(2):
-        for s in range(2):
-            x = original[g, s]
-            for name, measure, best in (("lpips_GS", far, min), ("psnr_GS", near, max)):
-                every = [measure(x, y) for y in other]
-                pairs = [best(pair) for pair in combinations(every, 2)]
-                expected = {
-                    "found": best(measure(x, y) for y in found[g]),
-                    "unrelated": sum(every) / 6,
-                    "chance": sum(pairs) / 15,
-                    "blank": measure(x, other.mean(0)),
-                }
-                for part, value in expected.items():
-                    assert float(getattr(getattr(got, part), name)[g, s]) == pytest.approx(value, rel=1e-4), (
-                        part,
-                        name,
-                    )
 
 
 def test_the_others_are_of_other_classes():

@@ -14,7 +14,7 @@ from selfsame.data.federation import Federation, Mapped, Rows, Samples, from_cla
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 from selfsame.errors import SelfsameError
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 
 def small(validation=True):

@@ -18,8 +18,9 @@ from selfsame.measure import protocols as module
 from selfsame.measure.curves import auroc, roc
 from selfsame.report.evaluation import FEW, WIDE, evaluation_page, evaluation_remarks, protocol_tables, user_sheet
 from selfsame.runs.assess import assess
+from selfsame.runs.course import Run
 from selfsame.runs.loop import carry_on
-from selfsame.runs.run import Run, open_run, start
+from selfsame.runs.run import open_run, start
 
 NAMES = ["training samples", "test samples", "unseen impostors", "unseen, enrolled", "unseen pairs", "trial list"]
 

@@ -10,8 +10,9 @@ from test_run import a_recipe
 from selfsame.data import Samples, load
 from selfsame.engine import checkpoint
 from selfsame.errors import SelfsameError
+from selfsame.runs.course import Run, best_record, ended_early
 from selfsame.runs.loop import carry_on
-from selfsame.runs.run import Run, best_record, ended_early, load_run, open_run, start
+from selfsame.runs.run import load_run, open_run, start
 
 
 @pytest.fixture(scope="module")

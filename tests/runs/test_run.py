@@ -21,9 +21,10 @@ from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.report.words import finding_words
 from selfsame.runs.claim import vacant
+from selfsame.runs.course import Run
 from selfsame.runs.hooks import marks
 from selfsame.runs.loop import carry_on, train
-from selfsame.runs.run import Run, load_run, start
+from selfsame.runs.run import load_run, start
 
 ROUNDS = 12
 

@@ -13,8 +13,9 @@ from selfsame.config.recipe import AugmentPart, LocalPart, from_mapping
 from selfsame.data import load
 from selfsame.engine.batches import Sampler, step_batch
 from selfsame.methods.base import unit
+from selfsame.runs.course import Run
 from selfsame.runs.loop import carry_on
-from selfsame.runs.run import Run, start
+from selfsame.runs.run import start
 
 
 def run_on(data: dict, net: dict, method: str = "fedaws", rounds: int = 2) -> Run:

@@ -28,8 +28,9 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS, SplitLoss
+from selfsame.runs.course import Run
 from selfsame.runs.loop import carry_on
-from selfsame.runs.run import Run, load_run, start
+from selfsame.runs.run import load_run, start
 
 PLENTY = 240  # seconds after which processes that do not end are given up
 

@@ -32,8 +32,9 @@ from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS
 from selfsame.methods.base import Cohort
+from selfsame.runs.course import Run
 from selfsame.runs.loop import carry_on
-from selfsame.runs.run import Run, load_run, start
+from selfsame.runs.run import load_run, start
 
 CLOSE = 1e-10
 
