@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--clients-per-round", default="10,64")
     parser.add_argument("--steps", default="1,5", help="local steps")
     parser.add_argument("--image", default="8,28", help="height and width")
+    parser.add_argument("--colour", action="store_true", help="images of three channels")
     parser.add_argument("--rounds", type=int, default=10, help="rounds in a timed block")
     parser.add_argument("--repeats", type=int, default=5, help="timed blocks")
     parser.add_argument("--reuse", action="store_true", help="keep environments that are already installed")
@@ -163,7 +164,7 @@ def main() -> None:
     )
     print(head(), flush=True)
     for image, cohort, step in product(images, cohorts, steps):
-        shape = Shape(options.method, cohort, step, image, rounds, repeats)
+        shape = Shape(options.method, cohort, step, image, rounds, repeats, 3 if options.colour else 1)
         folder = BUILD / "cases" / shape.name
         write(shape, folder)
         ours = None

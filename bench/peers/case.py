@@ -31,10 +31,12 @@ class Shape:
     image: int
     rounds: int
     repeats: int
+    depth: int = 1  # of the images: 3 in colour
 
     @property
     def name(self) -> str:
-        return f"{self.method}-{self.cohort}-{self.steps}-{self.image}-{self.rounds}-{self.repeats}"
+        image = f"{self.image}x{self.depth}"
+        return f"{self.method}-{self.cohort}-{self.steps}-{image}-{self.rounds}-{self.repeats}"
 
     @property
     def total(self) -> int:
@@ -55,7 +57,7 @@ def tables(shape: Shape) -> dict[str, Any]:
 
 def start(shape: Shape) -> Case:
     """selfsame before the first round."""
-    return Case(tables(shape), random_federation(CLIENTS, SAMPLES, (1, shape.image, shape.image)), "cohort")
+    return Case(tables(shape), random_federation(CLIENTS, SAMPLES, (shape.depth, shape.image, shape.image)), "cohort")
 
 
 @dataclass(frozen=True)

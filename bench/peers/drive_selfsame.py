@@ -11,7 +11,7 @@ if __name__ == "__main__":
     told = order()
     work = read(told.folder)
     _, cohort, steps, _ = work.index_TMSB.shape
-    case = start(Shape(work.method, cohort, steps, work.shape[-1], work.rounds, work.repeats))
+    case = start(Shape(work.method, cohort, steps, work.shape[-1], work.rounds, work.repeats, work.shape[0]))
     clock = Clock(work)
     views = case.problem.model.net_views
     for count in (work.check, *[work.rounds] * work.repeats):

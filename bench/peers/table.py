@@ -25,7 +25,7 @@ _HEAD = (
     "max diff",
     "selfsame is",
 )
-_WIDTH = (9, 8, 6, 5, 6, 5, 8, 6, 8, 9, 15)
+_WIDTH = (9, 8, 6, 5, 8, 5, 8, 6, 8, 9, 15)
 
 
 def rate(outcome: Outcome, rounds: int) -> tuple[float, float]:
@@ -55,7 +55,11 @@ def head() -> str:
 
 def row(peer: str, shape: Shape, outcome: Outcome, ours: Outcome | None) -> str:
     """One peer in one case, against selfsame's own outcome where there is one."""
-    where = (str(shape.cohort), str(shape.steps), f"{shape.image}x{shape.image}")
+    where = (
+        str(shape.cohort),
+        str(shape.steps),
+        f"{shape.image}x{shape.image}" + (f"x{shape.depth}" if shape.depth > 1 else ""),
+    )
     if outcome.failed:
         return f"{_line((peer, '-', *where))} {outcome.failed}"
     speed, spread = rate(outcome, shape.rounds)

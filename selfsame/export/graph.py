@@ -171,7 +171,7 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
     With convolutions, activations become int8 too, their ranges taken from the samples once and for all. Without, they
     are measured anew for every sample, which costs linear layers little. What stands before a logarithm or a recurrent
     layer (the mel filterbank) keeps float32: a spectrum's range is too wide for eight bits. A recurrent layer computes
-    in float32 with weights that are kept in int8.
+    in float32 with weights that are kept in two tables of int8.
     """
     import onnx
 
@@ -222,7 +222,11 @@ def before_wide(model: onnx.ModelProto) -> list[str]:
 
 
 def with_small_cells(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with the weights of recurrent layers in int8, each row with a scale of its own."""
+    """The graph with the weights of recurrent layers in two tables of int8, each row with a scale of its own.
+
+    The second holds what rounding left of the first, 254 times as fine: a state that is fed back collects the errors of
+    every step, and a layer of constants behind it can make them long.
+    """
     import onnx
     from onnx import helper, numpy_helper
 
@@ -233,13 +237,19 @@ def with_small_cells(model: onnx.ModelProto) -> onnx.ModelProto:
         for place, name in enumerate(node.input[:3]):
             if node.op_type not in _RECURRENT or not place or name not in held:
                 continue
-            weight_1RC = numpy_helper.to_array(held[name])
-            scale_R = np.maximum(np.abs(weight_1RC).max((0, 2)), 1e-12).astype(np.float32) / 127
-            small_1RC = np.round(weight_1RC / scale_R[None, :, None]).astype(np.int8)
-            graph.initializer.append(numpy_helper.from_array(small_1RC, f"{name}_int8"))
-            graph.initializer.append(numpy_helper.from_array(scale_R, f"{name}_scale"))
-            inputs = [f"{name}_int8", f"{name}_scale"]
-            nodes.append(helper.make_node("DequantizeLinear", inputs, [f"{name}_wide"], name=f"{name}_widen", axis=1))
+            left_1RC = numpy_helper.to_array(held[name]).astype(np.float64)
+            scale_R = np.maximum(np.abs(left_1RC).max((0, 2)), 1e-12).astype(np.float32) / 127
+            for table in ("coarse", "fine"):
+                small_1RC = np.round(left_1RC / scale_R[None, :, None].astype(np.float64)).astype(np.int8)
+                left_1RC = left_1RC - small_1RC * scale_R[None, :, None].astype(np.float64)
+                inputs = [f"{name}_{table}", f"{name}_{table}_scale"]
+                for value, called in zip((small_1RC, scale_R), inputs, strict=True):
+                    graph.initializer.append(numpy_helper.from_array(value, called))
+                wide = f"{name}_{table}_wide"
+                nodes.append(helper.make_node("DequantizeLinear", inputs, [wide], name=f"{wide}ned", axis=1))
+                scale_R = scale_R / np.float32(254)
+            tables = [f"{name}_coarse_wide", f"{name}_fine_wide"]
+            nodes.append(helper.make_node("Add", tables, [f"{name}_wide"], name=f"{name}_both"))
             node.input[place] = f"{name}_wide"
             graph.initializer.remove(held.pop(name))
         nodes.append(node)

@@ -51,7 +51,10 @@ def export_run(run: Run, *, int8: bool = False, check: int = 256, client: int | 
         )
     if int8:
         small = to_int8(graph, calibration(problem.federation))
-        data = finished(small, replace(card, variant="int8"))
+        card = replace(card, variant="int8")
+        # What strangers score is what this file makes of them: `enrol` promises by it.
+        by_file = _through(run, OnnxEmbedder(finished(small, card), "the int8 file"))
+        data = finished(small, replace(card, cohort=cohort_of(by_file, card, client)))
         variants.append(_measured(run, "int8", data, raw.numpy(), wanted, client))
     return variants
 
@@ -97,15 +100,19 @@ def _noise(shape: tuple[int, ...], dtype: torch.dtype, number: int) -> Tensor:
 def _measured(run: Run, name: str, data: bytes, raw: Raw, wanted: Raw, client: int | None) -> Exported:
     """A file's difference from PyTorch, its speed and its error rates, all by the reader that a device has."""
     embedder = OnnxEmbedder(data, f"the {name} file")
-    through = FileRun(run.problem, run.state, enrolled=run.enrolled, file=embedder)
     return Exported(
         name,
         data,
         embedder.card.digest,
         difference(embedder.embed(raw), wanted),
         seconds_a_sample(embedder, raw),
-        _rates(through, client),
+        _rates(_through(run, embedder), client),
     )
+
+
+def _through(run: Run, file: Embedder) -> FileRun:
+    """The run with its network in a file."""
+    return FileRun(run.problem, run.state, enrolled=run.enrolled, file=file)
 
 
 def _rates(run: Run, client: int | None) -> tuple[float | None, float | None]:

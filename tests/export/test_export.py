@@ -15,9 +15,10 @@ from selfsame.data import Samples, from_classes
 from selfsame.device.embedder import OnnxEmbedder
 from selfsame.errors import SelfsameError
 from selfsame.export import measured
+from selfsame.export.cohort_of import cohort_of
 from selfsame.export.from_run import read_run
 from selfsame.export.graph import OPSET, before_wide, calibration, difference, finished, to_int8, to_onnx
-from selfsame.export.measured import export_run
+from selfsame.export.measured import FileRun, export_run
 from selfsame.export.opened import open_model
 from selfsame.export.trained import describe, shortest
 from selfsame.methods import make
@@ -54,13 +55,24 @@ def test_the_file_equals_pytorch(folder):
 def test_int8_is_smaller_and_alike(folder):
     run = read_run(folder)
     small, plain = open_model(folder / "model.int8.onnx"), open_model(folder / "model.onnx")
-    assert small.card == replace(plain.card, variant="int8", digest=small.card.digest)
+    told = {"variant": "int8", "digest": small.card.digest, "cohort": small.card.cohort}
+    assert small.card == replace(plain.card, **told)
     assert (folder / "model.int8.onnx").stat().st_size < 0.5 * (folder / "model.onnx").stat().st_size
     x = run.problem.federation.test.x.numpy()
     one, two = small.embed(x), plain.embed(x)
     cosine = (one * two).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(two, axis=1)
     assert cosine.min() > 0.97
     assert difference(one, two) > 1e-4  # it is another network, not the same one again
+
+
+def test_each_file_promises_by_its_own_scores(folder):
+    """The populations on a card, whose thresholds `enrol` promises by, are what that very file makes of people."""
+    run = read_run(folder)
+    plain, small = open_model(folder / "model.onnx"), open_model(folder / "model.int8.onnx")
+    assert [one.who for one in small.card.cohort] == [one.who for one in plain.card.cohort] != []
+    assert small.card.cohort == cohort_of(FileRun(run.problem, run.state, file=small), small.card)
+    for one, other in zip(small.card.cohort, plain.card.cohort, strict=True):
+        assert one.pooled != other.pooled
 
 
 def test_the_same_bytes_again_and_the_rates_of_the_run(folder):

@@ -239,7 +239,9 @@ def test_the_axes_are_the_papers():
 
 def made_pages():
     """The pages in the manual that the command made."""
-    return [page for page in sorted(DOCS.rglob("*.md")) if MARK in page.read_text(encoding="utf-8")]
+    found = [page for page in sorted(DOCS.rglob("*.md")) if MARK in page.read_text(encoding="utf-8")]
+    assert found
+    return found
 
 
 def test_pages_of_the_manual_are_what_their_json_says():
