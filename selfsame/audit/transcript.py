@@ -133,6 +133,8 @@ def overheard(problem: Problem, state: State, engine: Engine, plan: Plan) -> Tra
             delta_P = state.optim["velocity"] - part.momentum * speed_P
         else:
             delta_P = (before_P - state.theta_P) / plan.server_lr_T[t]
+            if "plain" in state.optim:
+                delta_P = torch.where(state.optim["plain"], delta_P * (part.lr / part.plain_lr), delta_P)
         delta_P = delta_P - plan.lr_T[t] * part.weight_decay * before_P
         count = int((asked_TN if stand_ins else fresh_TN)[t].sum())
         sums.append(-count * (layer.shift(problem, delta_P[None])[0] / plan.lr_T[t]).double().cpu())

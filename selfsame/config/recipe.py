@@ -211,9 +211,14 @@ class ServerPart:
     schedule: str = "constant"  # of the learning rate over the rounds
     decay: float = 0.1  # as local.decay
     every: int = 0  # as local.every
+    plain: tuple[str, ...] = ()  # patterns of names: these tensors take the update as it is, whatever the optimiser
+    plain_lr: float = 1.0  # learning rate of these; it follows the same schedule
 
     def __post_init__(self) -> None:
-        _least("server", self, lr=0, weight_decay=0, decay=0, every=0)
+        _least("server", self, lr=0, weight_decay=0, decay=0, every=0, plain_lr=0)
+        if self.plain:
+            at_least("server.lr", self.lr, 0, strict=True)
+            at_least("server.plain_lr", self.plain_lr, 0, strict=True)
         at_least("server.epsilon", self.epsilon, 0, strict=True)
         _share("server", self, "[0, 1)", "momentum", "beta2")
         one_of("server.optimiser", self.optimiser, OPTIMISERS)

@@ -301,7 +301,7 @@ class Server(Collector):
         return State(
             round=0,
             theta_P=theta_P,
-            optim=optimisers.begin(self.problem.recipe.server, theta_P),
+            optim=optimisers.begin(self.problem.recipe.server, theta_P, self.problem.model.layout),
             own={},
             server=self._tables(present),
             alone_NP=None,

@@ -9,20 +9,36 @@ import torch
 from torch import Tensor
 
 from selfsame.config.recipe import ServerPart
+from selfsame.engine.model import Layout
+from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
+from selfsame.nets.learned import fits
 
 
-def begin(part: ServerPart, theta_P: Tensor) -> Fields:
+def begin(part: ServerPart, theta_P: Tensor, layout: Layout) -> Fields:
     """The optimiser's own state."""
     zeros = torch.zeros_like(theta_P)
+    plain = {"plain": _plain(part.plain, layout).to(theta_P.device)} if part.plain else {}
     if part.optimiser == "momentum":
-        return {"velocity": zeros}
+        return {"velocity": zeros, **plain}
     if part.optimiser == "adam":
         step = torch.zeros((), dtype=torch.float64, device=theta_P.device)
-        return {"velocity": zeros, "square": zeros.clone(), "step": step}
+        return {"velocity": zeros, "square": zeros.clone(), "step": step, **plain}
     if part.optimiser == "adagrad":
-        return {"square": zeros}
-    return {}
+        return {"square": zeros, **plain}
+    return plain
+
+
+def _plain(patterns: Sequence[str], layout: Layout) -> Tensor:
+    """Where in theta the tensors lie that these patterns name."""
+    names = [name.removeprefix("net.") for name in layout.names if name.startswith("net.")]
+    for pattern in patterns:
+        if not any(fits(name, pattern) for name in names):
+            raise SelfsameError(f"server.plain: nothing fits {pattern!r}; there are: {', '.join(names)}")
+    chosen = {f"net.{name}" for name in names if any(fits(name, pattern) for pattern in patterns)}
+    return torch.cat(
+        [torch.full((size,), name in chosen) for name, size in zip(layout.names, layout.sizes, strict=True)]
+    )
 
 
 @dataclass(frozen=True)
@@ -49,16 +65,26 @@ def step(
 
     "average" with server_lr 1 is federated averaging. Weight decay acts as if each client had decayed its weights in
     its own step (times the local lr) for average and momentum, and is decoupled from the scaling for Adam and Adagrad.
+    Tensors that are plain are averaged, at a learning rate of their own.
     """
+    move_P = _move(part, optim, theta_P, delta_P, lr)
+    if "plain" in optim:
+        if part.weight_decay:
+            delta_P = delta_P + (lr * part.weight_decay) * theta_P
+        move_P = torch.where(optim["plain"], part.plain_lr / part.lr * delta_P, move_P)
+    theta_P.sub_(server_lr * move_P)
+
+
+def _move(part: ServerPart, optim: Fields, theta_P: Tensor, delta_P: Tensor, lr: Tensor | float) -> Tensor:
+    """f(delta); the optimiser's state goes on."""
     decay = part.weight_decay
     if part.optimiser in ("average", "momentum"):
         if decay:
             delta_P = delta_P + (lr * decay) * theta_P
         if part.optimiser == "momentum":
             velocity = optim["velocity"].mul_(part.momentum).add_(delta_P)
-            delta_P = delta_P + part.momentum * velocity if part.nesterov else velocity
-        theta_P.sub_(server_lr * delta_P)
-        return
+            return delta_P + part.momentum * velocity if part.nesterov else velocity
+        return delta_P
     if part.optimiser == "adam":
         count = optim["step"].add_(1)
         first = optim["velocity"].mul_(part.momentum).add_(delta_P, alpha=1 - part.momentum)
@@ -69,6 +95,4 @@ def step(
     else:
         second = optim["square"].addcmul_(delta_P, delta_P)
         move = delta_P / (second.sqrt() + part.epsilon)
-    if decay:
-        move = move + decay * theta_P
-    theta_P.sub_(server_lr * move)
+    return move + decay * theta_P if decay else move

@@ -66,7 +66,7 @@ def begin(problem: Problem, present: int | None = None) -> State:
     return State(
         round=0,
         theta_P=theta,
-        optim=optimisers.begin(problem.recipe.server, theta),
+        optim=optimisers.begin(problem.recipe.server, theta, model.layout),
         own=cast(method.begin_own(world, client_N, problem.stream("own", client_N)), model.dtype, model.device),
         server=cast(method.begin_server(world, problem.server_stream("server")), model.dtype, model.device),
         alone_NP=None if method.federated else theta.repeat(present, 1),

@@ -57,6 +57,11 @@ def choose_learned(net: nn.Module, patterns: tuple[str, ...], rank: int, seed: i
     return Learned(tuple(name for name in names if name in chosen), ranks, seed)
 
 
+def fits(name: str, pattern: str) -> bool:
+    """Whether a parameter's name fits a pattern, or belongs to the layer of that name."""
+    return fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+
+
 def _fitting(net: nn.Module, names: list[str], pattern: str) -> list[str]:
     if pattern == "all":
         return names
@@ -65,7 +70,7 @@ def _fitting(net: nn.Module, names: list[str], pattern: str) -> list[str]:
     elif pattern == "norms":
         found = [name for module, name, _ in _owned(net) if isinstance(module, _NORMS)]
     else:
-        found = [name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")]
+        found = [name for name in names if fits(name, pattern)]
     if not found:
         few = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
         raise SelfsameError(f"net.train: nothing fits {pattern!r}; known: {', '.join(PRESETS)}, and names: {few}")

@@ -98,8 +98,9 @@ def test_the_regression_is_ridge_regression():
     torch.testing.assert_close(guesses(seen, way), expected)
 
 
+@pytest.mark.parametrize("plain", [{}, {"plain": ["head"], "plain_lr": 2.0}], ids=["", "plain"])
 @pytest.mark.parametrize("optimiser", ["average", "momentum"])
-def test_what_is_overheard_of_an_engine_is_the_sum_of_its_clients_updates(optimiser):
+def test_what_is_overheard_of_an_engine_is_the_sum_of_its_clients_updates(optimiser, plain):
     tables = {
         "method": {"name": "feduv", "code_length": 31, "secrets": "seeded"},
         "data": {"name": "synthetic"},
@@ -107,7 +108,7 @@ def test_what_is_overheard_of_an_engine_is_the_sum_of_its_clients_updates(optimi
         "local": {"batch": 4},
         "run": {"device": "cpu", "precision": "float64", "rounds": 4},
         "cohort": {"weights": "uniform", "size": 5, "dropout": 0.3},
-        "server": {"optimiser": optimiser, "weight_decay": 0.01},
+        "server": {"optimiser": optimiser, "weight_decay": 0.01, **plain},
     }
     problem = prepare(from_mapping(tables), load("synthetic", clients=8, samples=6, held_out=2))
     state, plan = begin(problem), make_plan(problem.recipe, 0, 4, 8)

@@ -237,6 +237,7 @@ RANGES = [
     ("server.schedule", ["x"]),
     ("server.decay", [-1.0]),
     ("server.every", [-1]),
+    ("server.plain_lr", [-1.0, math.nan]),
     ("augment.crop", [-1]),
     ("augment.rotation", [-1.0, 181.0, math.nan]),
 ]
@@ -252,7 +253,7 @@ def test_ranges(where, values):
 
 def test_every_range_is_tested():
     free = {"run.seed", "run.device", "method.name", "data.name", "data.path", "net.name"}
-    free |= {"net.start", "net.digest", "net.rename", "net.skip", "net.train"}
+    free |= {"net.start", "net.digest", "net.rename", "net.skip", "net.train", "server.plain"}
     free |= {"server.nesterov", "augment.flip", "run.shard_tables", "run.training_figures"}
     assert {f"{part}.{key}" for part, key, _ in fields()} - free == {where for where, _ in RANGES}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import torch
 from torch import Tensor
 
 from selfsame.config.recipe import ServerPart
+from selfsame.engine.model import Layout
 from selfsame.engine.optimisers import begin, step
+from selfsame.errors import SelfsameError
 
 STEPS, SIZE = 7, 11
+LAYOUT = Layout(("net.bag.weight", "net.last.weight", "head.bag"), tuple(torch.Size([n]) for n in (4, 5, 2)))
 
 
 def deltas() -> list[Tensor]:
@@ -26,7 +30,7 @@ def first() -> Tensor:
 
 def ours(part: ServerPart, local_lr: float = 0.1) -> Tensor:
     theta = first()
-    optim = begin(part, theta)
+    optim = begin(part, theta, LAYOUT)
     for delta in deltas():
         given = delta.clone()
         step(part, optim, theta, delta, local_lr, part.lr)
@@ -100,6 +104,39 @@ def test_adagrad_decay_by_hand():
     assert close(ours(part), torch.tensor(theta, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("optimiser", ["average", "momentum", "adam", "adagrad"])
+def test_plain_tensors_are_averaged_at_their_own_rate(optimiser):
+    """The bag's four numbers by hand, weight decay inside the clients' step; the others as without it."""
+    part = ServerPart(optimiser, lr=0.3, weight_decay=0.02, plain=("bag",), plain_lr=2.5)
+    theta = first().tolist()
+    for delta in deltas():
+        for i in range(4):
+            theta[i] -= 2.5 * (float(delta[i]) + 0.1 * 0.02 * theta[i])
+    found = ours(part)
+    assert close(found[:4], torch.tensor(theta[:4], dtype=torch.float64))
+    assert torch.equal(found[4:], ours(replace(part, plain=()))[4:])
+
+
+def test_the_plain_rate_follows_the_schedule():
+    part, theta = ServerPart("adagrad", lr=0.4, plain=("b*",), plain_lr=2.0), first()
+    step(part, begin(part, theta, LAYOUT), theta, deltas()[0], 0.1, 0.1)  # a quarter of its learning rate
+    assert close(theta[:4], first()[:4] - 0.5 * deltas()[0][:4])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"plain": ("bags",)}, "server.plain: nothing fits 'bags'; there are: bag.weight, last.weight"),
+        ({"plain": ("bag",), "plain_lr": 0.0}, "server.plain_lr: must be above 0, got 0.0"),
+        ({"plain": ("bag",), "lr": 0.0}, "server.lr: must be above 0, got 0.0"),
+    ],
+)
+def test_bad_plain_options(options, message):
+    with pytest.raises(SelfsameError) as caught:
+        begin(ServerPart(**options), first(), LAYOUT)
+    assert str(caught.value) == message
+
+
 def test_average_is_federated_averaging():
     draw = torch.Generator().manual_seed(5)
     networks = [torch.randn(SIZE, generator=draw, dtype=torch.float64) for _ in range(4)]
@@ -115,7 +152,7 @@ def test_rates_may_be_tensors_and_float32_stays(optimiser):
     part = ServerPart(optimiser, weight_decay=0.01)
     one, two = first().float(), first().float()
     for theta, wrap in ((one, float), (two, lambda v: torch.tensor(v, dtype=torch.float64))):
-        optim = begin(part, theta)
+        optim = begin(part, theta, LAYOUT)
         for delta in deltas():
             step(part, optim, theta, delta.float(), wrap(0.1), wrap(0.5))
         assert theta.dtype == torch.float32

@@ -97,12 +97,14 @@ def assert_same(one, other):
 
 MOMENTUM = {"optimiser": "momentum", "momentum": 0.9}
 ADAM = {"optimiser": "adam", "lr": 0.05}
+PLAIN = {"optimiser": "adagrad", "lr": 0.05, "plain": ["conv1"], "plain_lr": 2.0}
 DROP = {"dropout": 0.3, "size": 4}
 LATE = {"late": 0.4, "join_round": 6}
 CASES = {
     "fedhide, momentum, drop-outs": ("fedhide", {"server": MOMENTUM, "cohort": DROP}),
     "fedhide, adam, several steps": ("fedhide", {"server": ADAM, "local": {"batch": 4, "steps": 2}}),
     "fedhide, late": ("fedhide", {"cohort": LATE, "method": {"neighbours": 2}}),
+    "fedaws, adagrad but for one layer": ("fedaws", {"server": PLAIN}),
     "fedaws, momentum, drop-outs": ("fedaws", {"server": MOMENTUM, "cohort": DROP}),
     "fedaws, late": ("fedaws", {"cohort": {**LATE, "dropout": 0.2}}),
     "feduv, adam, drop-outs": ("feduv", {"method": {"secrets": "seeded"}, "server": ADAM, "cohort": DROP}),
