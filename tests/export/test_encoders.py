@@ -20,13 +20,15 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
 CASES = [
-    ("ge2e-voice", (1, 700), torch.int16, {"rate": 8000, "trim": True}),
-    ("dlib-face", (3, 12, 10), torch.uint8, {"crop": 8, "size": 103}),
+    ("ge2e-voice", (1, 700), torch.int16, {"rate": 8000, "trim": True}, 0.6, 0.01),
+    ("dlib-face", (3, 12, 10), torch.uint8, {"crop": 8, "size": 103}, 0.35, 0.1),
 ]
 
 
-@pytest.mark.parametrize(("name", "shape", "dtype", "options"), CASES, ids=[case[0] for case in CASES])
-def test_the_file_equals_pytorch(name, shape, dtype, options, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "options", "smaller", "near"), CASES, ids=[case[0] for case in CASES]
+)
+def test_the_file_equals_pytorch(name, shape, dtype, options, smaller, near, monkeypatch):
     """dlib's with five blocks of fourteen: exporting takes as long as there are layers."""
     monkeypatch.setattr(dlib_face, "BLOCKS", ((32, False), (64, True), (128, True), (256, True), (256, True)))
     kind, draw = torch.iinfo(dtype), torch.Generator().manual_seed(0)
@@ -45,8 +47,8 @@ def test_the_file_equals_pytorch(name, shape, dtype, options, monkeypatch):
         wanted = net(raw.float() / (kind.max + 1 if dtype == torch.int16 else kind.max)).numpy()
     assert difference(file.embed(raw.numpy()), wanted) < CLOSE
     small = finished(to_int8(graph, raw.numpy()), replace(card, variant="int8"))
-    assert len(small) < 0.35 * len(plain)
-    assert difference(OnnxEmbedder(small, "the int8 file").embed(raw.numpy()), wanted) < 0.1
+    assert len(small) < smaller * len(plain)
+    assert difference(OnnxEmbedder(small, "the int8 file").embed(raw.numpy()), wanted) < near
     assert len(np.unique(wanted.round(4), axis=0)) == 6
 
 
