@@ -3,7 +3,8 @@
 shared  the paper's attacker: it takes what a device shares (its proxy) for the prototype, and one device's update.
 read    ours: it reads the prototype off the update and looks for it together with the picture, from one device's
         update and from the mean of 2, 4 and 16. An untrained network's update does not depend on how proxies are made,
-        so that there this is one row for all methods.
+        so that there this is one row for all methods of the table. FedCrowd and softmax, which share no proxy, have
+        their own, and are done where --methods names them.
 
 The paper gives: ResNet-18 on CIFAR-100, before training and after 100,000 rounds of 10 of 100 clients, the loss (1),
 one picture each of sea, flower, chair and porcupine, the attack of Geiping et al. and LPIPS, by their authors' code.
@@ -31,6 +32,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -43,7 +45,7 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sharing import OutOfTime, finished, look_up, share  # noqa: E402
+from sharing import OutOfTime, RunsFailed, finished, look_up, share  # noqa: E402
 
 from selfsame.audit.inversion import WEIGHTS, Inversion, Inverted, compare, invert  # noqa: E402
 from selfsame.audit.lpips import Lpips  # noqa: E402
@@ -76,6 +78,10 @@ METHODS: dict[str, tuple[dict[str, Any], str, str]] = {
     "FedHide (0.01, 5)": ({"name": "fedhide", "alpha": 0.01, "neighbours": 5}, "0.78 ± 0.02", "0.74 ± 0.06"),
 }
 ANY = "any method"
+OTHERS: dict[str, dict[str, Any]] = {  # not of the table
+    "FedCrowd, quadratic": {"name": "fedcrowd", "loss_kind": "quadratic"},
+    "softmax": {"name": "softmax"},
+}
 FIGURES = ("found", "unrelated", "chance", "blank")
 NETWORKS = ("untrained", "trained")
 ATTACK = ("iterations", "restarts", "variation", "step", "weights")
@@ -91,7 +97,7 @@ def recipe_of(options: argparse.Namespace, method: str, attacked: bool = True) -
     net |= {"width": options.width} if options.width else {}
     net |= {"standardise": True, "groups": 2} if options.standardise else {}
     tables: dict[str, Any] = {
-        "method": METHODS[method][0],
+        "method": OTHERS[method] if method in OTHERS else METHODS[method][0],
         "data": data,
         "net": net,
         "run": {
@@ -212,13 +218,18 @@ def targets(value_GS: torch.Tensor) -> list[float]:
 
 def work(options: argparse.Namespace) -> Iterator[Key]:
     """Every case's name, the cheapest first."""
-    chosen = [name for name in METHODS if not options.methods or name in options.methods.split(";")]
+    named = [name.strip() for name in options.methods.split(";")] if options.methods else list(METHODS)
+    unknown = set(named) - {*METHODS, *OTHERS}
+    if unknown:
+        raise SelfsameError(f"--methods: expected some of {'; '.join([*METHODS, *OTHERS])}, got {unknown.pop()!r}")
+    chosen, others = [name for name in METHODS if name in named], [name for name in OTHERS if name in named]
     sizes = [int(size) for size in options.sizes.split(",")]
     common = {name: getattr(options, name) for name in COMMON}
     for network in options.networks.split(","):
         rounds, cohort = (0, 0) if network == "untrained" else (options.rounds, options.cohort)
         cases = [(name, "shared", 1) for name in chosen]
-        cases += [(name, "read", size) for size in sizes for name in ([ANY] if network == "untrained" else chosen)]
+        readable = [ANY] if chosen and network == "untrained" else chosen
+        cases += [(name, "read", size) for size in sizes for name in [*readable, *others]]
         cases = [case for case in cases if case[1] in options.attackers.split(",")]
         for method, attacker, size in cases:
             key = {"network": network, "method": method, "attacker": attacker, "size": size}
@@ -247,7 +258,7 @@ def table(cases: list[Key]) -> None:
         print("|---|---:|---:|" + "---:|" * len(sizes) + "---:|")
         for method in dict.fromkeys(case["method"] for case in mine):
             here = {(case["attacker"], case["size"]): case["found"] for case in mine if case["method"] == method}
-            printed = method != ANY and mine[0]["data"] == "cifar100" and measure != "psnr"
+            printed = method in METHODS and mine[0]["data"] == "cifar100" and measure != "psnr"
             paper = METHODS[method][1 + NETWORKS.index(network)] if printed else ""
             columns = [("shared", 1), *(("read", size) for size in sizes)]
             cells = [_cell(here.get(which, {}).get("found"), measure) for which in columns]
@@ -319,7 +330,9 @@ def main() -> None:
             return line
 
         left = [key for key in work(options) if key not in known]
-        bench.train(list(dict.fromkeys(key["method"] for key in left if key["network"] == "trained")))
+        # Those that cannot be trained fail the cases that need them, and no others.
+        with nullcontext() if options.train_only else suppress(RunsFailed):
+            bench.train(list(dict.fromkeys(key["method"] for key in left if key["network"] == "trained")))
         if options.train_only:
             return
         share(options.out, work(options), one)
