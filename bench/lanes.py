@@ -160,6 +160,8 @@ class Driver:
                     told = True
                     terminate(lanes)
                 time.sleep(_LOOK)
+            if left := dict.fromkeys(command for lane in lanes for command in lane.queue):
+                print(f"{stage.name}: the time is up, commands not begun: {len(left)}")
         except BaseException:  # Ctrl-C, or SIGTERM to this process
             terminate(lanes)
             while sum(self._step(stage, lane, 0.0) for lane in lanes):
