@@ -35,7 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from sharing import finished, share
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -50,6 +50,7 @@ from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
+from selfsame.files import write
 from selfsame.methods.base import unit
 from selfsame.runs.elsewhere import elsewhere
 from selfsame.runs.run import Run
@@ -156,9 +157,7 @@ class Tail:
         if self.file is None:
             return
         digest = torch.frombuffer(bytearray(b"".join(self.known)), dtype=torch.uint8).reshape(-1, 32)
-        part = self.file.with_suffix(".part")
-        save_file({"digest": digest, "features": torch.stack(list(self.known.values()))}, part)
-        part.replace(self.file)
+        write(self.file, save({"digest": digest, "features": torch.stack(list(self.known.values()))}))
 
     def of(self, federation: Federation) -> Federation:
         """The federation with features in place of samples."""

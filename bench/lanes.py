@@ -7,6 +7,7 @@ A plan is a list of stages that follow each other:
     lanes = 4                     # commands at a time
     share = true                  # every lane runs every command, and they share the runs (`bench/sharing.py`);
                                   # otherwise each command is run once, by the next free lane
+    threads = 1                   # of each command; by default the machine's cores in equal parts
     seconds = 600                 # at most; a run that is going then ends by itself
     copy = { "bench/kept/joint-lfw.jsonl" = "{out}/faces.jsonl" }    # files to begin with, where they are not there yet
     commands = ["bench/joint.py measure {out}/faces.jsonl --data lfw --path {data}"]
@@ -58,6 +59,7 @@ class Stage:
     commands: tuple[str, ...]
     share: bool = False
     seconds: float | None = None
+    threads: int = 0  # of each command; 0: the cores in equal parts
     copy: dict[str, str] = field(default_factory=dict)
 
 
@@ -100,6 +102,7 @@ def read_plan(path: Path, names: Mapping[str, str], own: Mapping[str, str]) -> l
         if not re.fullmatch(r"[\w-]+", stage.name) or stage.name in [other.name for other in stages]:
             raise SelfsameError(f"{where}.name: expected a word that no other stage has, got {stage.name!r}")
         at_least(f"{where}.lanes", stage.lanes, 1)
+        at_least(f"{where}.threads", stage.threads, 0)
         at_least(f"{where}.seconds", 1 if stage.seconds is None else stage.seconds, 0, strict=True)
         stages.append(replace(stage, commands=tuple(filled(command, own) for command in stage.commands)))
         for command in stages[-1].commands:
@@ -177,10 +180,9 @@ class Driver:
             write_json(self.file, [asdict(one) for one in (*self.before, *self.ended)])
         if lane.process is None and lane.queue and time.time() < until:
             lane.command, lane.begun = lane.queue.popleft(), time.time()
-            # Lanes have the machine's cores in equal parts.
-            threads = str(max(1, (os.cpu_count() or 1) // stage.lanes))
+            threads = str(stage.threads or max(1, (os.cpu_count() or 1) // stage.lanes))
             path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-            given = {"OMP_NUM_THREADS": threads, **os.environ, "PYTHONPATH": path}
+            given = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": path}
             given |= {UNTIL: repr(until)} if until < float("inf") else {}
             with self.log(stage.name, lane.number).open("ab") as log:
                 log.write(f"$ {lane.command}\n".encode())

@@ -258,15 +258,16 @@ def test_whoever_does_not_end_by_himself_is_asked_to(tmp_path, clock):
     script = tmp_path / "wait.py"
     script.write_text(
         "import os, signal, sys, time\nfrom pathlib import Path\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit('asked to, ' + os.environ['SELFSAME_BENCH_UNTIL']))\n"
+        "told = [os.environ[name] for name in ('SELFSAME_BENCH_UNTIL', 'OMP_NUM_THREADS')]\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(f'asked to, {told}'))\n"
         f"Path({str(tmp_path)!r}, 'ready').touch()\n"
         "while True:\n    time.sleep(0.01)\n"
     )
     ours = driver.Driver(tmp_path / "out", {}, 1500.0, grace=100.0)
-    ours.run(stage("first", script))
+    ours.run(stage("first", script, threads=3))
     ours.run(stage("second", script))  # never begins
     assert [(one.stage, one.exit, one.late) for one in ours.ended] == [("first", 1, True)]
-    assert "asked to, 1500.0" in ours.log("first", 0).read_text()
+    assert "asked to, ['1500.0', '3']" in ours.log("first", 0).read_text()
 
 
 def test_what_ended_because_the_time_was_up_is_done_again(tmp_path, clock):
