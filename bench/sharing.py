@@ -48,7 +48,7 @@ def finished(path: Path) -> list[Line]:
 
 def look_up(file: Path, key: Key) -> Line | None:
     """The finished run of this key."""
-    return next((line for line in finished(file) if line["key"] == key), None)
+    return next((line for line in finished(file) if line.get("key") == key), None)
 
 
 def share(file: Path, keys: Iterable[Key], do: Callable[[Key], Line], *, wait: bool = False) -> list[Key]:
@@ -56,7 +56,7 @@ def share(file: Path, keys: Iterable[Key], do: Callable[[Key], Line], *, wait: b
 
     What others were at is looked at once more in the end, in case they died; with `wait` they are waited for.
     """
-    known, wanted = [line["key"] for line in finished(file)], list(keys)
+    known, wanted = [line.get("key") for line in finished(file)], list(keys)
     left, failed = [key for key in wanted if key not in known], 0
     file.parent.mkdir(parents=True, exist_ok=True)
     for again in (False, True):
