@@ -8,8 +8,9 @@ measure  the best rate of each by that, on the whole federation, three seeds, ev
          Then the same on what may be forgotten: the same unseen people in grey and blurred, or in noise.
 table    what is in the file.
 
-Every finished run is a line of the file, and a run that is there is not repeated. Where the last layer alone learns,
-the others are constant: what they make of the samples is computed once (`Tail`), with the same result.
+Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
+(`bench/sharing.py`). Where the last layer alone learns, the others are constant: what they make of the samples is
+computed once (`Tail`), with the same result.
 
     selfsame weights convert dlib-face face-api-1.7.15.tgz --out face.safetensors
     python bench/adapt.py choose lfw.jsonl --data lfw --path DATA --start face.safetensors --device cuda
@@ -19,14 +20,13 @@ the others are constant: what they make of the samples is computed once (`Tail`)
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
 import tomllib
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -35,8 +35,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from common import finished
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
+from sharing import finished, share
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -50,6 +50,7 @@ from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
+from selfsame.files import write
 from selfsame.methods.base import unit
 from selfsame.runs.elsewhere import elsewhere
 from selfsame.runs.run import Run
@@ -156,9 +157,7 @@ class Tail:
         if self.file is None:
             return
         digest = torch.frombuffer(bytearray(b"".join(self.known)), dtype=torch.uint8).reshape(-1, 32)
-        part = self.file.with_suffix(".part")
-        save_file({"digest": digest, "features": torch.stack(list(self.known.values()))}, part)
-        part.replace(self.file)
+        write(self.file, save({"digest": digest, "features": torch.stack(list(self.known.values()))}))
 
     def of(self, federation: Federation) -> Federation:
         """The federation with features in place of samples."""
@@ -288,15 +287,6 @@ def compared(args: argparse.Namespace, run: Run, federation: Federation, bootstr
     return {name: found[name] for name in ("name", "people", "before", "after", "change")}
 
 
-def write(file: Path, key: Tables, found: Tables) -> None:
-    with file.open("a") as out:
-        out.write(json.dumps({"key": key, **found}) + "\n")
-
-
-def done(file: Path, key: Tables) -> bool:
-    return any(line["key"] == key for line in finished(file))
-
-
 def key_of(args: argparse.Namespace, phase: str, name: str, kind: str) -> Tables:
     """What tells a run from the others of the file, but for its rate, fold and seed."""
     asked = {"phase": phase, "data": args.data, "method": name, "kind": kind, "keep": args.keep, "warm": args.warm}
@@ -304,20 +294,25 @@ def key_of(args: argparse.Namespace, phase: str, name: str, kind: str) -> Tables
 
 
 def choose(args: argparse.Namespace) -> None:
-    federation: dict[bool, Federation] = {}
-    cases = [(name, kind, r) for name, kind in product(args.methods, args.kinds) for r in args.rates or RATES[kind]]
-    for number, (seed, (name, kind, rate)) in enumerate(product(range(args.choosing), cases)):
-        key = {**key_of(args, "choose", name, kind), "lr": rate, "seed": seed}
-        if number % args.of != args.part or done(args.file, key):
-            continue
-        if not federation:
-            plain = for_choosing(federation_of(args, args.folds[0]))
-            federation = {False: plain, True: Tail(args, plain).of(plain) if "last" in args.kinds else plain}
-        there = federation[kind == "last"]
+    @cache
+    def federation() -> dict[bool, Federation]:
+        plain = for_choosing(federation_of(args, args.folds[0]))
+        return {False: plain, True: Tail(args, plain).of(plain) if "last" in args.kinds else plain}
+
+    def one(key: Tables) -> Tables:
+        name, kind, rate, seed = (key[part] for part in ("method", "kind", "lr", "seed"))
+        there = federation()[kind == "last"]
         run, seconds = trained(recipe(args, name, kind, rate, seed), there, args.warm)
         found = compared(args, run, there, 0)
-        write(args.file, key, {**found, "rounds": run.recipe.run.rounds, "seconds": seconds})
         print(f"{name}, {kind}, lr {rate:g}, seed {seed}: {_said(found)}", flush=True)
+        return {**found, "rounds": run.recipe.run.rounds, "seconds": seconds}
+
+    cases = [(name, kind, r) for name, kind in product(args.methods, args.kinds) for r in args.rates or RATES[kind]]
+    keys = [
+        {**key_of(args, "choose", name, kind), "lr": rate, "seed": seed}
+        for seed, (name, kind, rate) in product(range(args.choosing), cases)
+    ]
+    share(args.file, keys, one)
 
 
 def tried(args: argparse.Namespace, name: str, kind: str) -> dict[float, list[float]]:
@@ -342,24 +337,27 @@ def chosen(args: argparse.Namespace, name: str, kind: str) -> float | None:
 
 
 def measure(args: argparse.Namespace) -> None:
-    for fold in args.folds:
-        held: dict[bool, tuple[Federation, Federation]] = {}
-        for number, (seed, name, kind) in enumerate(product(range(args.seeds), args.methods, args.kinds)):
-            key = {**key_of(args, "measure", name, kind), "fold": fold, "seed": seed}
-            rate = chosen(args, name, kind)
-            if number % args.of != args.part or rate is None or done(args.file, key):
-                continue
-            if not held:
-                held = _both(args, fold)
-            here, there = held[kind == "last"]
-            run, seconds = trained(recipe(args, name, kind, rate, seed), here, args.warm)
-            found = compared(args, run, here, args.bootstrap)
-            away = compared(args, run, there, args.bootstrap)
-            learned = run.problem.model.size * 4
-            machine = facts(run.problem.model.device)
-            rest = {"lr": rate, "rounds": run.recipe.run.rounds, "seconds": seconds, "bytes": learned}
-            write(args.file, key, {**found, "away": away, **rest, "machine": machine})
-            print(f"fold {fold}, seed {seed}, {name}, {kind}: {_said(found)}; away {_said(away)}", flush=True)
+    rates = {pair: chosen(args, *pair) for pair in product(args.methods, args.kinds)}
+    held = lru_cache(maxsize=1)(lambda fold: _both(args, fold))
+
+    def one(key: Tables) -> Tables:
+        name, kind, fold, seed = (key[part] for part in ("method", "kind", "fold", "seed"))
+        here, there = held(fold)[kind == "last"]
+        rate = rates[name, kind]
+        run, seconds = trained(recipe(args, name, kind, rate, seed), here, args.warm)
+        found = compared(args, run, here, args.bootstrap)
+        away = compared(args, run, there, args.bootstrap)
+        learned = run.problem.model.size * 4
+        print(f"fold {fold}, seed {seed}, {name}, {kind}: {_said(found)}; away {_said(away)}", flush=True)
+        rest = {"lr": rate, "rounds": run.recipe.run.rounds, "seconds": seconds, "bytes": learned}
+        return {**found, "away": away, **rest, "machine": facts(run.problem.model.device)}
+
+    keys = [
+        {**key_of(args, "measure", *pair), "fold": fold, "seed": seed}
+        for fold, seed, pair in product(args.folds, range(args.seeds), rates)
+        if rates[pair] is not None
+    ]
+    share(args.file, keys, one)
 
 
 def _both(args: argparse.Namespace, fold: int) -> dict[bool, tuple[Federation, Federation]]:
@@ -439,8 +437,6 @@ def main() -> None:
     parser.add_argument("--bootstrap", type=int, default=200)
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--part", type=int, default=0, help="this process does every OF-th run, from PART on")
-    parser.add_argument("--of", type=int, default=1)
     args = parser.parse_args()
     args.methods, args.kinds, args.folds = args.methods.split(","), args.kinds.split(","), _folds(args.folds)
     given = dict(one.split("=", 1) for one in args.net)

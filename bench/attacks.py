@@ -5,7 +5,8 @@ updates      from the last layer's update of single clients, in single and in ha
 differences  from the sums of a whole run and the rosters: random cohorts, groups that stay together, drop-outs, and
              each remedy. The best of all the attacker's ways of weighing is shown. EER of unseen people beside it.
 
-Every finished run is a line of the file; a run that is there already is not repeated. --table prints what is there.
+Every finished run is a line of the file; a run that is there already is not repeated, and several processes share a
+file (`bench/sharing.py`). --table prints what is there.
 Noise is in clips, on the sum of a round; a clip is the median length of the first round's updates.
 
     python bench/attacks.py --data digits --size 7 --rounds 300 --out digits.jsonl         14 clients, on a CPU
@@ -19,7 +20,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common import finished  # noqa: E402
+from sharing import finished, share  # noqa: E402
 
 from selfsame.audit.differences import identified  # noqa: E402
 from selfsame.audit.leakage import closest, cosine_statistics  # noqa: E402
@@ -166,20 +167,30 @@ def differences(options: argparse.Namespace, method: str, seed: int, setting: st
     }  # fmt: skip
 
 
-def work(options: argparse.Namespace) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
-    """Every run's name and how to do it."""
+def work(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every run's name."""
     chosen = [name for name in METHODS if not options.methods or name in options.methods.split(";")]
     common = {"data": options.data, "rounds": options.rounds, "size": options.size}
     for seed in range(options.first, options.first + options.seeds):
         for method in chosen:
             for steps in STEPS if options.only != "differences" else ():
-                key = {"kind": "updates", "method": method, "steps": steps, "seed": seed, **common}
-                yield key, lambda m=method, s=seed, k=steps: updates(options, m, s, k)  # type: ignore[misc]
+                yield {"kind": "updates", "method": method, "steps": steps, "seed": seed, **common}
             for setting in settings(options.size, 1.0) if options.only != "updates" else ():
                 if options.settings and setting not in options.settings.split(";"):
                     continue
-                key = {"kind": "differences", "method": method, "setting": setting, "seed": seed, **common}
-                yield key, lambda m=method, s=seed, x=setting: differences(options, m, s, x)  # type: ignore[misc]
+                yield {"kind": "differences", "method": method, "setting": setting, "seed": seed, **common}
+
+
+def one(options: argparse.Namespace, key: dict[str, Any]) -> dict[str, Any]:
+    """One run."""
+    begun = time.perf_counter()
+    if key["kind"] == "updates":
+        found = updates(options, key["method"], key["seed"], key["steps"])
+    else:
+        found = differences(options, key["method"], key["seed"], key["setting"])
+    line = {**key, "found": found, "seconds": round(time.perf_counter() - begun, 1)}
+    print(json.dumps(line), flush=True)
+    return line
 
 
 def _cell(values: list[list[float]]) -> str:
@@ -244,16 +255,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()
     if not options.table:
-        known = [run["key"] for run in finished(options.out)]
-        for key, job in work(options):
-            if key in known:
-                continue
-            begun = time.perf_counter()
-            found = job()
-            line = json.dumps({"key": key, **key, "found": found, "seconds": round(time.perf_counter() - begun, 1)})
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            print(line, flush=True)
+        share(options.out, work(options), lambda key: one(options, key))
     table(finished(options.out))
 
 

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from common import finished
+from sharing import finished
 
 Row = dict[str, Any]
 ORDER = ("FedCrowd", "FedUV", "own fixed", "softmax", "FedAwS", "fixed", "FedHide")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -64,14 +61,3 @@ def timed(run: Callable[[int], float], count: int, repeats: int) -> tuple[float,
 
 def header(device: torch.device) -> str:
     return "; ".join(f"{k} {v}" for k, v in facts(device).items())
-
-
-def finished(path: Path) -> list[dict[str, Any]]:
-    """The runs that a file of lines holds; a line that was cut off is none."""
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found

@@ -7,7 +7,8 @@ noise's spectrum over an even crowd's eigenvalue 1/K, from which theory expects 
 Omniglot: 964 characters, and with --rotations 3,856; EER on 659 unseen characters, which stay upright.
 synthetic: any number of identities; EER on 200 others. Devices take part equally often, whatever their number.
 
-Every finished run is a line of the file; one that is there already is not repeated. --table prints what is there.
+Every finished run is a line of the file; one that is there already is not repeated, and several processes share a file
+(`bench/sharing.py`). --table prints what is there.
 
     python bench/crowd_noise.py noise.jsonl --data synthetic --sizes 1000,4000,16000,64000 --device cuda
     python bench/crowd_noise.py noise.jsonl --data omniglot --path DATA --rotations --device cuda
@@ -16,11 +17,11 @@ Every finished run is a line of the file; one that is there already is not repea
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
 import time
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common import finished  # noqa: E402
+from sharing import finished, share  # noqa: E402
 
 from selfsame.config.recipe import Recipe, from_mapping  # noqa: E402
 from selfsame.data import Federation, load  # noqa: E402
@@ -104,14 +105,8 @@ def federation_of(args: argparse.Namespace, clients: int) -> Federation:
     return load("synthetic", clients=clients, held_out=200, latent=args.latent, noise=args.spread)
 
 
-def one(args: argparse.Namespace, federation: Federation, width: int, epsilon: float, seed: int) -> None:
-    """One run, if it is not in the file yet."""
-    key = {
-        "data": args.data, "clients": federation.clients, "width": width, "epsilon": epsilon, "seed": seed,
-        "lr": args.lr, "parts": args.parts, "polls": args.polls,
-    }  # fmt: skip
-    if any(line["key"] == key for line in finished(args.file)):
-        return
+def measured(args: argparse.Namespace, federation: Federation, width: int, epsilon: float, seed: int) -> Tables:
+    """The figures of one run."""
     order = recipe(args, federation.clients, width, epsilon, seed)
     problem = prepare(order, federation)
     state = begin(problem)
@@ -121,12 +116,10 @@ def one(args: argparse.Namespace, federation: Federation, width: int, epsilon: f
     seconds = time.perf_counter() - begun
     found = Run(problem, state).evaluate().figures
     noise = order.method.options["noise"]
-    line = {
-        "key": key, "eer": found.get("eer"), "p@1": found.get("p@1"), "noise": noise, "rounds": order.run.rounds,
+    return {
+        "eer": found.get("eer"), "p@1": found.get("p@1"), "noise": noise, "rounds": order.run.rounds,
         "reach": reach(noise, width, federation.clients, terms_of(width, args.width)), "seconds": seconds,
     }  # fmt: skip
-    with args.file.open("a") as out:
-        out.write(json.dumps(line) + "\n")
 
 
 def table(args: argparse.Namespace) -> None:
@@ -153,11 +146,23 @@ def main() -> None:
     if args.table:
         table(args)
         return
-    for clients in [int(size) for size in args.sizes.split(",")] if args.data == "synthetic" else [0]:
-        federation = federation_of(args, clients)
-        cases = product(range(args.seeds), map(int, args.widths.split(",")), map(float, args.epsilons.split(",")))
-        for seed, width, epsilon in cases:
-            one(args, federation, width, epsilon, seed)
+    federation = lru_cache(maxsize=1)(lambda clients: federation_of(args, clients))
+    drawn = args.data == "synthetic"
+    sizes = [int(size) for size in args.sizes.split(",")] if drawn else [federation(0).clients]
+    cases = product(sizes, range(args.seeds), map(int, args.widths.split(",")), map(float, args.epsilons.split(",")))
+    keys = [
+        {
+            "data": args.data, "clients": clients, "width": width, "epsilon": epsilon, "seed": seed,
+            "lr": args.lr, "parts": args.parts, "polls": args.polls,
+        }
+        for clients, seed, width, epsilon in cases
+    ]  # fmt: skip
+
+    def one(key: Tables) -> Tables:
+        there = federation(key["clients"] if drawn else 0)
+        return measured(args, there, key["width"], key["epsilon"], key["seed"])
+
+    share(args.file, keys, one)
 
 
 def options() -> argparse.ArgumentParser:

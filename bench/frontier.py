@@ -7,8 +7,8 @@ measure  the best setting of each method by that, on the whole federation, three
          seed the active server.
 table    what is in the file.
 
-Every finished run is a line of the file, and a run that is there is not repeated, so that several processes can share
-one file and an interrupted session goes on. The rest of a recipe is that of recipes/DATA.toml, or --recipe.
+Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
+(`bench/sharing.py`). The rest of a recipe is that of recipes/DATA.toml, or --recipe.
 
     python bench/frontier.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/frontier.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
@@ -19,13 +19,13 @@ one file and an interrupted session goes on. The rest of a recipe is that of rec
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common import finished  # noqa: E402
+from sharing import finished, share  # noqa: E402
 
 from selfsame.audit.active import ActiveServer  # noqa: E402
 from selfsame.audit.attackers import Audited, findings, strongest  # noqa: E402
@@ -128,15 +128,6 @@ def figures(run: Run) -> Tables:
     return {name: found.get(name) for name in ("p@1", "eer", "auroc", "eer_seen")}
 
 
-def write(file: Path, key: Tables, found: Tables) -> None:
-    with file.open("a") as out:
-        out.write(json.dumps({"key": key, **found}) + "\n")
-
-
-def done(file: Path, key: Tables) -> bool:
-    return any(line["key"] == key for line in finished(file))
-
-
 def worth(args: argparse.Namespace, found: Tables) -> float:
     """What a setting is judged by, the larger the better."""
     value = found.get(args.by)
@@ -146,22 +137,23 @@ def worth(args: argparse.Namespace, found: Tables) -> float:
 
 
 def choose(args: argparse.Namespace, names: list[str]) -> None:
+    """Every setting of the grids, judged by who or what was set apart."""
     apart = samples_for_choosing if args.by == "p@1" else for_choosing
-    federation = apart(federation_of(args))
-    for name in names:
-        for number, _ in enumerate(settings(args.data, name)):
-            if number % args.of == args.part:
-                choose_one(args, federation, name, number)
+    federation = cache(lambda: apart(federation_of(args)))
+    grids = {name: list(settings(args.data, name)) for name in names}
+
+    def one(key: Tables) -> Tables:
+        method, rate = grids[key["method"]][key["setting"]]
+        run, seconds = trained(recipe(args, method, rate, 0, {}), federation())
+        return {"options": method, "lr": rate, **figures(run), "seconds": seconds}
+
+    share(args.file, grid_keys(args, grids), one)
 
 
-def choose_one(args: argparse.Namespace, federation: Federation, name: str, number: int) -> None:
-    """One setting of a method's grid, judged by who or what was set apart."""
-    method, rate = list(settings(args.data, name))[number]
-    key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "rounds": args.rounds}
-    if done(args.file, key):
-        return
-    run, seconds = trained(recipe(args, method, rate, 0, {}), federation)
-    write(args.file, key, {"options": method, "lr": rate, **figures(run), "seconds": seconds})
+def grid_keys(args: argparse.Namespace, grids: Mapping[str, Sized]) -> list[Tables]:
+    """What tells the runs of some grids from each other."""
+    asked = {"phase": "choose", "data": args.data, "rounds": args.rounds}
+    return [{**asked, "method": name, "setting": number} for name, grid in grids.items() for number in range(len(grid))]
 
 
 def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
@@ -171,21 +163,25 @@ def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
     return None if best is None else (best["options"], best["lr"])
 
 
+def all_chosen(args: argparse.Namespace, names: Iterable[str]) -> dict[str, tuple[Tables, float]]:
+    """The same of several methods, without those that nobody has tried."""
+    found = {name: chosen(args, name) for name in names}
+    return {name: best for name, best in found.items() if best is not None}
+
+
 def measure(args: argparse.Namespace, names: list[str]) -> None:
-    federation = federation_of(args)
-    for number, (seed, name, mode) in enumerate(product(range(args.seeds), names, args.modes.split(","))):
-        best = chosen(args, name)
-        if number % args.of == args.part and best is not None:
-            measure_one(args, federation, name, best, seed, mode)
+    """What was chosen, on the whole federation."""
+    federation, best = cache(lambda: federation_of(args)), all_chosen(args, names)
+    asked = {"phase": "measure", "data": args.data, "rounds": args.rounds}
+    cases = product(range(args.seeds), best, args.modes.split(","))
+    keys = [{**asked, "method": name, "mode": mode, "seed": seed} for seed, name, mode in cases]
+    share(args.file, keys, lambda key: measured(args, federation(), best[key["method"]], key["seed"], key["mode"]))
 
 
-def measure_one(
-    args: argparse.Namespace, federation: Federation, name: str, best: tuple[Tables, float], seed: int, mode: str
-) -> None:
-    """A chosen setting on the whole federation, and what the attackers get of it."""
-    key = {"phase": "measure", "data": args.data, "method": name, "mode": mode, "seed": seed, "rounds": args.rounds}
-    if done(args.file, key):
-        return
+def measured(
+    args: argparse.Namespace, federation: Federation, best: tuple[Tables, float], seed: int, mode: str
+) -> Tables:
+    """The figures of one run, and what the attackers get of it."""
     clip = {"clip": args.clip} if args.clip else {}
     more = {} if mode == "clear" else {"sums": {"aggregation": mode, **clip}}
     run, seconds = trained(recipe(args, *best, seed, more), federation)
@@ -193,7 +189,7 @@ def measure_one(
     found = findings(case, ATTACKERS)
     top = strongest(found, case.aggregation)
     active = findings(case, [ActiveServer()]) if seed == 0 else []
-    found_here = {
+    return {
         "options": best[0],
         "lr": best[1],
         **figures(run),
@@ -206,7 +202,6 @@ def measure_one(
         "findings": [asdict(one) for one in found],
         "active": [asdict(one) for one in active],
     }
-    write(args.file, key, found_here)
 
 
 def table(args: argparse.Namespace) -> None:
@@ -243,8 +238,6 @@ def options(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--by", default="eer", help="the figure that settings are chosen by: eer, p@1, eer_seen")
-    parser.add_argument("--part", type=int, default=0, help="this process does every OF-th run, from PART on")
-    parser.add_argument("--of", type=int, default=1)
     return parser
 
 

@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from common import finished
+from sharing import finished
 
 Row = dict[str, Any]
 TITLES = {

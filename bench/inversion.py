@@ -3,7 +3,8 @@
 shared  the paper's attacker: it takes what a device shares (its proxy) for the prototype, and one device's update.
 read    ours: it reads the prototype off the update and looks for it together with the picture, from one device's
         update and from the mean of 2, 4 and 16. An untrained network's update does not depend on how proxies are made,
-        so that there this is one row for all methods.
+        so that there this is one row for all methods of the table. FedCrowd and softmax, which share no proxy, have
+        their own, and are done where --methods names them.
 
 The paper gives: ResNet-18 on CIFAR-100, before training and after 100,000 rounds of 10 of 100 clients, the loss (1),
 one picture each of sea, flower, chair and porcupine, the attack of Geiping et al. and LPIPS, by their authors' code.
@@ -12,7 +13,9 @@ weight of the total variation, the version, network and picture size of LPIPS, a
 the picture that a client draws first, sunflower, LPIPS v0.1 with AlexNet at 32x32 and at 64x64, the deviation over the
 pictures.
 
-Every finished case is a line of the file; one that is there already is not repeated. --table prints what is there.
+Every finished case is a line of the file; one that is there already is not repeated, and several processes share a file
+(`bench/sharing.py`). So they do with the networks that cases need, which are trained first and kept in a folder beside
+the file: with --train-only that is all. --table prints what is there.
 
     python bench/inversion.py --path DATA --lpips lpips_alex_v0.1.npz --device cuda --compile graphs --rounds 30000 \\
         --iterations 4800 --restarts 4 --out inversion.jsonl                                     full size, on a GPU
@@ -29,7 +32,9 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +45,14 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from common import finished  # noqa: E402
+from sharing import OutOfTime, RunsFailed, finished, look_up, share  # noqa: E402
 
 from selfsame.audit.inversion import WEIGHTS, Inversion, Inverted, compare, invert  # noqa: E402
 from selfsame.audit.lpips import Lpips  # noqa: E402
 from selfsame.audit.transcript import local_updates  # noqa: E402
 from selfsame.config.recipe import Recipe, from_mapping  # noqa: E402
 from selfsame.data import Federation, load  # noqa: E402
+from selfsame.engine.checkpoint import load_state, save_state  # noqa: E402
 from selfsame.engine.machine import facts  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import State, begin  # noqa: E402
@@ -72,10 +78,15 @@ METHODS: dict[str, tuple[dict[str, Any], str, str]] = {
     "FedHide (0.01, 5)": ({"name": "fedhide", "alpha": 0.01, "neighbours": 5}, "0.78 ± 0.02", "0.74 ± 0.06"),
 }
 ANY = "any method"
+OTHERS: dict[str, dict[str, Any]] = {  # not of the table
+    "FedCrowd, quadratic": {"name": "fedcrowd", "loss_kind": "quadratic"},
+    "softmax": {"name": "softmax"},
+}
 FIGURES = ("found", "unrelated", "chance", "blank")
 NETWORKS = ("untrained", "trained")
 ATTACK = ("iterations", "restarts", "variation", "step", "weights")
-COMMON = ("data", "net", "standardise", "width", "batch", *ATTACK, "images", "seed")
+NETWORK = ("data", "net", "standardise", "width", "seed")
+COMMON = (*NETWORK, "batch", *ATTACK, "images")
 Key = dict[str, Any]
 
 
@@ -86,7 +97,7 @@ def recipe_of(options: argparse.Namespace, method: str, attacked: bool = True) -
     net |= {"width": options.width} if options.width else {}
     net |= {"standardise": True, "groups": 2} if options.standardise else {}
     tables: dict[str, Any] = {
-        "method": METHODS[method][0],
+        "method": OTHERS[method] if method in OTHERS else METHODS[method][0],
         "data": data,
         "net": net,
         "run": {
@@ -106,7 +117,7 @@ def recipe_of(options: argparse.Namespace, method: str, attacked: bool = True) -
 
 
 class Bench:
-    """The data, the judge, and each method's network once it is trained."""
+    """The data, the judge, and each method's network once it is trained or read."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -114,6 +125,7 @@ class Bench:
         sides = [int(side) for side in options.sides.split(",")] if options.lpips else []
         self.judges = {f"lpips {side}": Lpips.read(options.lpips, side) for side in sides}
         self.trained: dict[str, tuple[State, float | None]] = {}
+        self.networks = options.out.with_name(f"{options.out.stem}-networks") / "networks.jsonl"
         self.targets = self._targets()
 
     def _targets(self) -> list[int]:
@@ -142,9 +154,32 @@ class Bench:
         if network == "untrained":
             return begin(prepare(recipe_of(self.options, method), self.federation)), None
         if method not in self.trained:
-            run = carry_on(start(recipe_of(self.options, method, attacked=False), None, self.federation))
-            self.trained[method] = replace(run.state, round=0), run.final.get("p@1")
+            self.trained[method] = self._read(method)
         return self.trained[method]
+
+    def _read(self, method: str) -> tuple[State, float | None]:
+        """A trained network; whoever is training it is waited for."""
+        if self.train([method], wait=True):
+            raise OutOfTime
+        key = network_key(self.options, method)
+        state = begin(prepare(recipe_of(self.options, method, attacked=False), self.federation))
+        load_state(state, self._weights(key))
+        return replace(state, round=0), (look_up(self.networks, key) or {})["p@1"]
+
+    def _weights(self, key: Key) -> Path:
+        name = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+        return self.networks.with_name(f"{name}.safetensors")
+
+    def train(self, methods: list[str], wait: bool = False) -> list[Key]:
+        """Train the networks of these methods that are not there yet; gives those that are left."""
+
+        def one(key: Key) -> Key:
+            run = carry_on(start(recipe_of(self.options, key["method"], attacked=False), None, self.federation))
+            save_state(run.state, self._weights(key))
+            print(f"trained: {key['method']}, P@1 {run.final.get('p@1')}, {run.seconds:.0f} s", flush=True)
+            return {"p@1": run.final.get("p@1"), "seconds": round(run.seconds, 1), **facts(run.problem.model.device)}
+
+        return share(self.networks, [network_key(self.options, method) for method in methods], one, wait=wait)
 
     def run(self, key: Key) -> tuple[Key, Inverted]:
         """(the figures of one case, the pictures)."""
@@ -171,6 +206,11 @@ class Bench:
         return found | {"seconds": round(got.seconds, 1), **facts(problem.model.device)}, got
 
 
+def network_key(options: argparse.Namespace, method: str) -> Key:
+    """What a trained network depends on."""
+    return {"method": method} | {name: getattr(options, name) for name in (*NETWORK, "rounds", "cohort")}
+
+
 def targets(value_GS: torch.Tensor) -> list[float]:
     """The targets' values: they come first in their groups."""
     return value_GS[:, 0].tolist()
@@ -178,17 +218,22 @@ def targets(value_GS: torch.Tensor) -> list[float]:
 
 def work(options: argparse.Namespace) -> Iterator[Key]:
     """Every case's name, the cheapest first."""
-    chosen = [name for name in METHODS if not options.methods or name in options.methods.split(";")]
+    named = [name.strip() for name in options.methods.split(";")] if options.methods else list(METHODS)
+    unknown = set(named) - {*METHODS, *OTHERS}
+    if unknown:
+        raise SelfsameError(f"--methods: expected some of {'; '.join([*METHODS, *OTHERS])}, got {unknown.pop()!r}")
+    chosen, others = [name for name in METHODS if name in named], [name for name in OTHERS if name in named]
     sizes = [int(size) for size in options.sizes.split(",")]
     common = {name: getattr(options, name) for name in COMMON}
     for network in options.networks.split(","):
-        rounds = 0 if network == "untrained" else options.rounds
+        rounds, cohort = (0, 0) if network == "untrained" else (options.rounds, options.cohort)
         cases = [(name, "shared", 1) for name in chosen]
-        cases += [(name, "read", size) for size in sizes for name in ([ANY] if network == "untrained" else chosen)]
+        readable = [ANY] if chosen and network == "untrained" else chosen
+        cases += [(name, "read", size) for size in sizes for name in [*readable, *others]]
         cases = [case for case in cases if case[1] in options.attackers.split(",")]
         for method, attacker, size in cases:
-            key = {"network": network, "method": method, "attacker": attacker, "size": size, "rounds": rounds}
-            yield {**key, **common}
+            key = {"network": network, "method": method, "attacker": attacker, "size": size}
+            yield {**key, "rounds": rounds, "cohort": cohort, **common}
 
 
 def _cell(values: dict[str, list[float]] | None, measure: str) -> str:
@@ -213,7 +258,7 @@ def table(cases: list[Key]) -> None:
         print("|---|---:|---:|" + "---:|" * len(sizes) + "---:|")
         for method in dict.fromkeys(case["method"] for case in mine):
             here = {(case["attacker"], case["size"]): case["found"] for case in mine if case["method"] == method}
-            printed = method != ANY and mine[0]["data"] == "cifar100" and measure != "psnr"
+            printed = method in METHODS and mine[0]["data"] == "cifar100" and measure != "psnr"
             paper = METHODS[method][1 + NETWORKS.index(network)] if printed else ""
             columns = [("shared", 1), *(("read", size) for size in sizes)]
             cells = [_cell(here.get(which, {}).get("found"), measure) for which in columns]
@@ -270,20 +315,27 @@ def main() -> None:
         type=Path,
         help="PNG of what this call found: one row per picture, one column per case",
     )
+    parser.add_argument("--train-only", action="store_true", help="train the networks that the cases need and stop")
     parser.add_argument("--table", action="store_true", help="print what is there and stop")
     options = parser.parse_args()
-    cases = []
+    cases: list[Inverted] = []
     if not options.table:
         bench, known = Bench(options), [case["key"] for case in finished(options.out)]
-        for key in work(options):
-            if key in known:
-                continue
+
+        def one(key: Key) -> Key:
             found, got = bench.run(key)
             cases.append(got)
-            line = json.dumps({"key": key, **key, "found": found})
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            print(line, flush=True)
+            line = {**key, "found": found}
+            print(json.dumps(line), flush=True)
+            return line
+
+        left = [key for key in work(options) if key not in known]
+        # Those that cannot be trained fail the cases that need them, and no others.
+        with nullcontext() if options.train_only else suppress(RunsFailed):
+            bench.train(list(dict.fromkeys(key["method"] for key in left if key["network"] == "trained")))
+        if options.train_only:
+            return
+        share(options.out, work(options), one)
     table(finished(options.out))
     if options.picture and cases:
         picture(options.picture, cases)

@@ -8,8 +8,8 @@ choose   every setting of every loss's grid (four learning rates times two setti
 measure  the best setting of each by that, on the whole federation, three seeds.
 table    what is in the file.
 
-Every finished run is a line of the file, and a run that is there is not repeated. The rest of a recipe is that of
-recipes/DATA.toml. Options as of bench/frontier.py:
+Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
+(`bench/sharing.py`). The rest of a recipe is that of recipes/DATA.toml. Options as of bench/frontier.py:
 
     python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/joint.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 import frontier
-from common import finished
-from frontier import Tables, chosen, done, federation_of, figures, recipe, spread, trained, write
+from frontier import Tables, all_chosen, chosen, federation_of, figures, grid_keys, recipe, spread, trained
+from sharing import finished, share
 
 from selfsame.data import Federation
 from selfsame.data.choosing import for_choosing
@@ -69,33 +70,36 @@ def server_of(name: str, rate: float) -> Tables:
     return {"local": {"lr": 1.0, "schedule": "constant"}, "server": {**ADAM, "lr": rate, "schedule": "cosine"}}
 
 
-def run_once(
-    args: argparse.Namespace, federation: Federation, key: Tables, setting: tuple[Tables, float], seed: int
-) -> None:
-    """One run, unless the file has it."""
-    if done(args.file, key):
-        return
+def measured(
+    args: argparse.Namespace, federation: Federation, name: str, setting: tuple[Tables, float], seed: int
+) -> Tables:
+    """The figures of one run."""
     method, rate = setting
-    run, seconds = trained(recipe(args, method, rate, seed, server_of(key["method"], rate)), federation)
+    run, seconds = trained(recipe(args, method, rate, seed, server_of(name, rate)), federation)
     machine = facts(choose_machine(run.recipe.run).device)
-    write(args.file, key, {"options": method, "lr": rate, **figures(run), "seconds": seconds, "machine": machine})
+    return {"options": method, "lr": rate, **figures(run), "seconds": seconds, "machine": machine}
 
 
 def choose(args: argparse.Namespace, names: list[str]) -> None:
-    federation = for_choosing(federation_of(args))
-    tasks = [(name, number, one) for name in names for number, one in enumerate(settings(args.data, name))]
-    for name, number, setting in tasks[args.part :: args.of]:
-        key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "rounds": args.rounds}
-        run_once(args, federation, key, setting, 0)
+    federation = cache(lambda: for_choosing(federation_of(args)))
+    grids = {name: list(settings(args.data, name)) for name in names}
+
+    def one(key: Tables) -> Tables:
+        name = key["method"]
+        return measured(args, federation(), name, grids[name][key["setting"]], 0)
+
+    share(args.file, grid_keys(args, grids), one)
 
 
 def measure(args: argparse.Namespace, names: list[str]) -> None:
-    federation = federation_of(args)
-    for seed, name in list(product(range(args.seeds), names))[args.part :: args.of]:
-        best = chosen(args, name)
-        if best is not None:
-            key = {"phase": "measure", "data": args.data, "method": name, "seed": seed, "rounds": args.rounds}
-            run_once(args, federation, key, best, seed)
+    federation, best = cache(lambda: federation_of(args)), all_chosen(args, names)
+
+    def one(key: Tables) -> Tables:
+        name = key["method"]
+        return measured(args, federation(), name, best[name], key["seed"])
+
+    asked = {"phase": "measure", "data": args.data, "rounds": args.rounds}
+    share(args.file, [{**asked, "method": name, "seed": s} for s, name in product(range(args.seeds), best)], one)
 
 
 def table(args: argparse.Namespace) -> None:

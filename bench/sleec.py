@@ -6,8 +6,9 @@ choose   settings by a fifth of the training rows, set apart; the test file is n
 measure  what was chosen, learnt from all training rows and tested on the test file; three seeds of the clusters.
 table    what is in the file beside the published P@1.
 
-Every finished fit is a line of the file, and one that is there is not repeated. With --labels one, only one label of
-each training row is known, drawn as for the federated methods; the rows that judge have all theirs.
+Every finished fit is a line of the file, and one that is there is not repeated; several processes share a file
+(`bench/sharing.py`). With --labels one, only one label of each training row is known, drawn as for the federated
+methods; the rows that judge have all theirs.
 
     python bench/sleec.py choose sleec.jsonl --data bibtex --path DATA
     python bench/sleec.py measure sleec.jsonl --data bibtex --path DATA
@@ -33,7 +34,7 @@ from scipy import sparse
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.common import finished  # noqa: E402
+from bench.sharing import finished, look_up, share  # noqa: E402
 from selfsame.data.formats.xc_text import Sparse, read_xc  # noqa: E402
 from selfsame.data.sets.xc import Ragged, drawn  # noqa: E402
 from selfsame.engine.machine import facts  # noqa: E402
@@ -91,30 +92,26 @@ def by_voters(x_NF: Csr, y_NC: Csr, x_SF: Csr, options: Sleec, seed: int, voters
     return iter(total)
 
 
-def write(file: Path, key: Line, found: Line) -> None:
-    with file.open("a") as out:
-        out.write(json.dumps({"key": key, **found, "machine": facts(torch.device("cpu"))}) + "\n")
-
-
-def look_up(file: Path, key: Line) -> Line | None:
-    return next((line for line in finished(file) if line["key"] == key), None)
-
-
-def tried(args: argparse.Namespace, options: Sleec, data: tuple[Csr, Csr, Csr, Csr]) -> tuple[float, Sleec]:
-    """(worth, options with the best number of voters) of one setting on the rows set apart."""
+def best_of(args: argparse.Namespace, some: list[Sleec], data: tuple[Csr, Csr, Csr, Csr]) -> Sleec:
+    """The best of some settings on the rows set apart, with its best number of voters."""
     x_NF, y_NC, x_SF, y_SC = data
-    shown = {name: value for name, value in asdict(options).items() if name != "voters"}
-    key = {"phase": "choose", "data": args.data, "labels": args.labels, "options": shown}
-    line = look_up(args.file, key)
-    if line is None:
+
+    def one(key: Line) -> Line:
         begun = time.process_time()
-        sums = by_voters(x_NF, y_NC, x_SF, options, 0, VOTERS)
+        sums = by_voters(x_NF, y_NC, x_SF, Sleec(**key["options"]), 0, VOTERS)
         found = {str(k): precisions(vote_SC, y_SC) for k, vote_SC in zip(VOTERS, sums)}
-        line = {"voters": found, "cpu_seconds": time.process_time() - begun}
-        write(args.file, key, line)
-    worth, voters = max((statistics.mean(found), int(k)) for k, found in line["voters"].items())
-    print(f"{worth:.2f} {shown} voters {voters}", flush=True)
-    return worth, replace(options, voters=voters)
+        return {"voters": found, "cpu_seconds": time.process_time() - begun, "machine": facts(torch.device("cpu"))}
+
+    shown = [{name: value for name, value in asdict(options).items() if name != "voters"} for options in some]
+    keys = [{"phase": "choose", "data": args.data, "labels": args.labels, "options": options} for options in shown]
+    if share(args.file, keys, one, wait=True):  # the next settings depend on all of these
+        sys.exit(0)
+    found = [(look_up(args.file, key) or {})["voters"] for key in keys]
+    worth = [max((statistics.mean(values), int(k)) for k, values in voters.items()) for voters in found]
+    for (mean, voters), options in zip(worth, shown):
+        print(f"{mean:.2f} {options} voters {voters}", flush=True)
+    place = max(range(len(some)), key=lambda place: worth[place][0])
+    return replace(some[place], voters=worth[place][1])
 
 
 def choose(args: argparse.Namespace) -> Sleec:
@@ -124,26 +121,27 @@ def choose(args: argparse.Namespace) -> Sleec:
     cut = round(APART * len(order))
     away, stay = np.sort(order[:cut]), np.sort(order[cut:])
     data = (x_NF[stay], known_NC[stay], x_NF[away], true_NC[away])
-    best = tried(args, START, data)
+    best = best_of(args, [START], data)
     for rung in LADDER:
-        options = [replace(best[1], **change) for change in rung]
-        best = max((tried(args, one, data) for one in options), key=lambda pair: pair[0])
-    return best[1]
+        best = best_of(args, [replace(best, **change) for change in rung], data)
+    return best
 
 
 def measure(args: argparse.Namespace) -> None:
     options = choose(args)
     x_NF, y_NC, _ = training_rows(args)
     x_SF, y_SC = matrices(read_xc(args.path / f"{args.data}_test.txt"), False)
-    for seed in range(args.seeds):
-        key = {"phase": "measure", "data": args.data, "labels": args.labels, "options": asdict(options), "seed": seed}
-        if look_up(args.file, key) is not None:
-            continue
+
+    def one(key: Line) -> Line:
         begun = time.process_time()
-        (vote_SC,) = by_voters(x_NF, y_NC, x_SF, options, seed, (options.voters,))
+        (vote_SC,) = by_voters(x_NF, y_NC, x_SF, options, key["seed"], (options.voters,))
         found = precisions(vote_SC, y_SC)
-        write(args.file, key, {"precision": found, "rows": y_SC.shape[0], "cpu_seconds": time.process_time() - begun})
-        print(seed, found, flush=True)
+        print(key["seed"], found, flush=True)
+        spent = {"cpu_seconds": time.process_time() - begun, "machine": facts(torch.device("cpu"))}
+        return {"precision": found, "rows": y_SC.shape[0], **spent}
+
+    asked = {"phase": "measure", "data": args.data, "labels": args.labels, "options": asdict(options)}
+    share(args.file, [{**asked, "seed": seed} for seed in range(args.seeds)], one)
 
 
 def table(args: argparse.Namespace) -> None:

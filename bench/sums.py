@@ -5,22 +5,23 @@ python bench/sums.py RESULTS.jsonl --data omniglot --path DATA --device cuda
 python bench/sums.py RESULTS.jsonl --table
 
 DATA holds omniglot/images_background and omniglot/images_evaluation. A run is one line of the file, written when it
-ends; what the file has already is not run again. Omniglot: LeNet, 128-d, 200 characters as clients, 20 a round, EER on
-659 unseen characters. Digits: 14 clients, 7 a round, P@1 on test samples.
+ends; what the file has already is not run again, and several processes share a file (`bench/sharing.py`). Omniglot:
+LeNet, 128-d, 200 characters as clients, 20 a round, EER on 659 unseen characters. Digits: 14 clients, 7 a round, P@1 on
+test samples.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import finished
+from sharing import finished, share
 
 from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import Recipe, from_mapping, merged
@@ -124,8 +125,16 @@ def result(recipe: Recipe, federation: Federation) -> dict[str, Any]:
     }
 
 
-def key(run: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(run[name] for name in ("data", "method", "case", "seed", "rounds"))
+def work(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every run's name."""
+    for seed, method in product(given.seeds, given.methods):
+        for case in cases(method):
+            if given.data != "omniglot" and "whole" in case:  # groups of 20 are Omniglot's
+                continue
+            if given.cases and not case.startswith(tuple(given.cases)):
+                continue
+            rounds = order(given.data, method, case, seed, given.rounds, given.device).run.rounds
+            yield {"data": given.data, "method": method, "case": case, "seed": seed, "rounds": rounds}
 
 
 def table(runs: Iterable[dict[str, Any]]) -> None:
@@ -171,28 +180,14 @@ def main() -> None:
         table(finished(given.results))
         return
     federation = load(given.data, given.path, **PEOPLE[given.data])
-    done = {key(run) for run in finished(given.results)}
-    given.results.parent.mkdir(parents=True, exist_ok=True)
-    with given.results.open("a") as file:
-        for seed in given.seeds:
-            for method in given.methods:
-                for case in cases(method):
-                    if given.data != "omniglot" and "whole" in case:  # groups of 20 are Omniglot's
-                        continue
-                    recipe = order(given.data, method, case, seed, given.rounds, given.device)
-                    what = {"data": given.data, "method": method, "case": case, "seed": seed}
-                    what["rounds"] = recipe.run.rounds
-                    wanted = not given.cases or case.startswith(tuple(given.cases))
-                    if not wanted or key(what) in done:
-                        continue
-                    found = result(recipe, federation) | {"machine": facts(choose_machine(recipe.run).device)}
-                    file.write(json.dumps(what | found) + "\n")
-                    file.flush()
-                    print(
-                        *key(what),
-                        *(f"{name} {found[name]}" for name in ("p@1", "eer", "epsilon", "seconds")),
-                        flush=True,
-                    )
+
+    def one(key: dict[str, Any]) -> dict[str, Any]:
+        recipe = order(key["data"], key["method"], key["case"], key["seed"], key["rounds"], given.device)
+        found = result(recipe, federation) | {"machine": facts(choose_machine(recipe.run).device)}
+        print(*key.values(), *(f"{name} {found[name]}" for name in ("p@1", "eer", "epsilon", "seconds")), flush=True)
+        return key | found
+
+    share(given.results, work(given), one)
     table(finished(given.results))
 
 

@@ -3,20 +3,20 @@
 LFW: the 6,000 official pairs in ten folds, pictures of 64x64 of which the middle is kept. AudioMNIST: pairs of single
 digits of the twelve unseen speakers, 1 s at 8 kHz. EER with intervals by person, for each way of preparing samples and
 of comparing embeddings. Nothing is trained, so all of these are shown and none is chosen. One line of the file per
-case; a case that is there is not repeated.
+case; a case that is there is not repeated, and several processes share a file (`bench/sharing.py`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import finished
+from sharing import look_up, share
 
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
@@ -37,8 +37,8 @@ CASES = [
 ]
 
 
-def measured(args: argparse.Namespace, kind: str, options: dict, how: str) -> dict:
-    face = kind == "face"
+def measured(args: argparse.Namespace, key: dict[str, Any]) -> dict[str, Any]:
+    face, options, how = key["kind"] == "face", key["options"], key["how"]
     data, more = ("lfw", LFW) if face else ("audiomnist", {})
     path, start = (args.lfw, args.face) if face else (args.audiomnist, args.voice)
     tables = {
@@ -67,23 +67,22 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20_000)
     parser.add_argument("--bootstrap", type=int, default=1000)
     args = parser.parse_args()
+    asked = [case for case in CASES if getattr(args, case[0])]
+    keys = [{"kind": kind, "options": options, "how": how, "trials": args.trials} for kind, options, how in asked]
+    share(args.file, keys, lambda key: measured(args, key))
     print("| encoder | samples | compared by | pairs | people | EER [95 % by person] | accuracy over folds |")
     print("|---|---|---|---:|---:|---:|---:|")
-    for kind, options, how in CASES:
-        if not getattr(args, kind):
+    for key in keys:
+        found = look_up(args.file, key)
+        if found is None:  # another process is at it, or the time is up
             continue
-        key = {"kind": kind, "options": options, "how": how, "trials": args.trials}
-        found = next((line for line in finished(args.file) if line["key"] == key), None)
-        if found is None:
-            found = {"key": key, **measured(args, kind, options, how)}
-            with args.file.open("a") as out:
-                out.write(json.dumps(found) + "\n")
-        said = ", ".join(f"{name} {value}" for name, value in options.items())
+        said = ", ".join(f"{name} {value}" for name, value in key["options"].items())
         folds = found["folds"]
         accuracy = f"{100 * folds['accuracy']:.2f} ± {100 * folds['standard_error']:.2f}" if folds else "-"
         pairs = found["genuine"] + found["impostor"]
         rate = with_interval(found["eer"], 2)
-        print(f"| {kind} | {said} | {how} | {pairs:,} | {found['people']:,} | {rate} | {accuracy} |", flush=True)
+        row = [key["kind"], said, key["how"], f"{pairs:,}", f"{found['people']:,}", rate, accuracy]
+        print("|", " | ".join(row), "|")
 
 
 if __name__ == "__main__":
