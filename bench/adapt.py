@@ -52,8 +52,8 @@ from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
 from selfsame.files import write
 from selfsame.methods.base import unit
+from selfsame.runs.course import Run
 from selfsame.runs.elsewhere import elsewhere
-from selfsame.runs.run import Run
 
 Tables = dict[str, Any]
 

@@ -42,7 +42,7 @@ from selfsame.engine.problem import Problem  # noqa: E402
 from selfsame.engine.rounds import Engine  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import State, begin  # noqa: E402
-from selfsame.runs.run import Run  # noqa: E402
+from selfsame.runs.course import Run  # noqa: E402
 
 _SMALL = {"local": {"lr": 0.03}, "server": {"optimiser": "average", "weight_decay": 0.0}}
 _CENTRED = {"reduction": "mean", "squared": False, "radius": "before"}

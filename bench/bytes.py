@@ -36,7 +36,7 @@ from selfsame.engine.starting import KEPT
 from selfsame.engine.state import State, begin
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.methods.base import pick, put_rows
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 from selfsame.streams import host_generator
 
 LOCAL = [name for name, kind in METHODS.items() if kind.federated and not issubclass(kind, SplitLoss)]

@@ -41,7 +41,7 @@ from selfsame.engine.state import begin  # noqa: E402
 from selfsame.methods.fedcrowd import FedCrowd  # noqa: E402
 from selfsame.methods.poll import Poll  # noqa: E402
 from selfsame.privacy.accountant import gaussian_epsilon  # noqa: E402
-from selfsame.runs.run import Run  # noqa: E402
+from selfsame.runs.course import Run  # noqa: E402
 
 DELTA = 1e-5
 Tables = dict[str, Any]

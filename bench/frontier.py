@@ -48,7 +48,7 @@ from selfsame.engine.plan import make_plan  # noqa: E402
 from selfsame.engine.rounds import Engine  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import begin  # noqa: E402
-from selfsame.runs.run import Run  # noqa: E402
+from selfsame.runs.course import Run  # noqa: E402
 
 Tables = dict[str, Any]
 LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

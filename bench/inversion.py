@@ -47,7 +47,8 @@ sys.path.insert(0, str(ROOT))
 
 from sharing import OutOfTime, RunsFailed, finished, look_up, share  # noqa: E402
 
-from selfsame.audit.inversion import WEIGHTS, Inversion, Inverted, compare, invert  # noqa: E402
+from selfsame.audit.inversion import WEIGHTS, Inversion, invert  # noqa: E402
+from selfsame.audit.likeness import Inverted, compare  # noqa: E402
 from selfsame.audit.lpips import Lpips  # noqa: E402
 from selfsame.audit.transcript import local_updates  # noqa: E402
 from selfsame.config.recipe import Recipe, from_mapping  # noqa: E402

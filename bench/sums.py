@@ -32,7 +32,7 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 from selfsame.engine.sums import noise_spent
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedhide": {"alpha": 0.01, "neighbours": 10},

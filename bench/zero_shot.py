@@ -26,7 +26,7 @@ from selfsame.engine.state import begin
 from selfsame.measure.outcome import outcome
 from selfsame.measure.protocols import PROTOCOLS, Bench
 from selfsame.report.evaluation import with_interval
-from selfsame.runs.run import Run
+from selfsame.runs.course import Run
 
 LFW = {"size": 64, "test": 0, "least": 0}  # everybody outside of the pairs is a client, and not asked
 CASES = [

@@ -215,11 +215,11 @@ class ServerPart:
     plain_lr: float = 1.0  # learning rate of these; it follows the same schedule
 
     def __post_init__(self) -> None:
-        _least("server", self, lr=0, weight_decay=0, decay=0, every=0, plain_lr=0)
-        if self.plain:
-            at_least("server.lr", self.lr, 0, strict=True)
-            at_least("server.plain_lr", self.plain_lr, 0, strict=True)
+        _least("server", self, lr=0, weight_decay=0, decay=0, every=0)
         at_least("server.epsilon", self.epsilon, 0, strict=True)
+        at_least("server.plain_lr", self.plain_lr, 0, strict=True)
+        if self.plain and not self.lr:
+            raise SelfsameError("server.lr: must be above 0 beside server.plain, got 0.0")
         _share("server", self, "[0, 1)", "momentum", "beta2")
         one_of("server.optimiser", self.optimiser, OPTIMISERS)
         one_of("server.schedule", self.schedule, SCHEDULES)

@@ -237,7 +237,7 @@ RANGES = [
     ("server.schedule", ["x"]),
     ("server.decay", [-1.0]),
     ("server.every", [-1]),
-    ("server.plain_lr", [-1.0, math.nan]),
+    ("server.plain_lr", [0.0, -1.0, math.nan]),
     ("augment.crop", [-1]),
     ("augment.rotation", [-1.0, 181.0, math.nan]),
 ]

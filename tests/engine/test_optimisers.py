@@ -128,7 +128,7 @@ def test_the_plain_rate_follows_the_schedule():
     [
         ({"plain": ("bags",)}, "server.plain: nothing fits 'bags'; there are: bag.weight, last.weight"),
         ({"plain": ("bag",), "plain_lr": 0.0}, "server.plain_lr: must be above 0, got 0.0"),
-        ({"plain": ("bag",), "lr": 0.0}, "server.lr: must be above 0, got 0.0"),
+        ({"plain": ("bag",), "lr": 0.0}, "server.lr: must be above 0 beside server.plain, got 0.0"),
     ],
 )
 def test_bad_plain_options(options, message):
