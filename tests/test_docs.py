@@ -12,6 +12,7 @@ import pytest
 import typer.main
 
 from selfsame import cli
+from selfsame.config.experiment import read_experiment
 from selfsame.config.recipe import PARTS, from_mapping
 from selfsame.data import DATASETS
 from selfsame.errors import SelfsameError
@@ -289,3 +290,23 @@ def test_the_python_interface_is_there():
     assert "`verify(user: str, sample: Raw) -> Verdict`" in found["selfsame.Verifier"]
     assert "`loss(" in found["selfsame.methods.LocalLoss"]
     assert "method: str = 'fedhide'" in found["selfsame.train"]
+
+
+def test_the_table_of_recipes_lists_every_file_with_its_runs():
+    table, listed = (ROOT / "docs" / "guides" / "compare.md").read_text(encoding="utf-8"), []
+    for row in re.findall(r"^\| (`[^|]+`) \|[^|]+\|[^|]+\| ([^|]+) \|[^|]+\|$", table, flags=re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", row[0])
+        parts = names[0].split("-")
+        starts = ["-".join(parts[:end]) for end in range(len(parts), 0, -1)]
+        for place, name in enumerate(names):
+            if name.startswith("-"):  # the first one's name with another ending
+                names[place] = next(s + name for s in starts if (ROOT / "recipes" / f"{s}{name}.toml").is_file())
+        counts = []
+        for name in names:
+            variants = read_experiment(ROOT / "recipes" / f"{name}.toml", {}, []).variants
+            (seeds,) = {len(variant.seeds) for variant in variants}
+            counts.append(f"{len(variants)} x {seeds}" if seeds > 1 else f"{len(variants)}")
+        same = len(counts) > 1 and len(set(counts)) == 1
+        assert row[1] == (f"{counts[0]} each" if same else ", ".join(counts)), names
+        listed += names
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
