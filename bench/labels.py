@@ -47,7 +47,7 @@ _MOMENTUM = [
 _ADAGRAD = [{"server": {"optimiser": "adagrad", "lr": rate, "schedule": "cosine"}} for rate in (0.003, 0.01, 0.03, 0.1)]
 _LAYERS = [
     {"server": {"optimiser": "adagrad", "lr": rate, "schedule": "cosine", "plain": ["embedding"], "plain_lr": plain}}
-    for rate, plain in product((0.01, 0.03), (100.0, 1000.0))
+    for rate, plain in product((0.01, 0.03), (1e4, 1e5))
 ]
 SETTINGS: list[Tables] = [*_MOMENTUM, *_ADAGRAD, *_LAYERS]
 KINDS = ["momentum"] * 4 + ["Adagrad"] * 4 + ["by layer"] * 4
