@@ -1,6 +1,6 @@
 """FedMetric with settings chosen on validation alone: python bench/fedmetric.py choose|measure|table|... FILE.
 
-choose   successive halving over each method's grid, one seed: the best quarter of the settings goes on to three times
+choose   successive halving over each method's grid, one seed: the best eighth of the settings goes on to three times
          the rounds, begun anew. MNIST: the last tenth of each client's training images judges, by one-class
          AUROC. Elsewhere: people set apart of those that are trained on (`for_choosing`), by EER of pairs. Nothing of
          the test is looked at.
@@ -79,11 +79,18 @@ MNIST: dict[str, Grid] = {
 _KEPT = {"method.centre_rate": 0.0, "method.reduction": "sum", "method.unit_length": True}
 _POS = {"method.name": "fedmetric-pos", **_KEPT}
 PEOPLE: dict[str, Grid] = {
-    "pos": (_POS, {"local.lr": (0.003, 0.01, 0.03, 0.1)}),
-    "pos, whitened start": (_POS, {"first.whitened": ("mean", "all"), "local.lr": (0.01, 0.03)}),
-    "proxy": (_PROXY | _KEPT, {"method.negative_weight": (0.1, 0.001), "local.lr": (0.01, 0.03)}),
-    "fixed": ({"method.name": "fixed"}, {"local.lr": (0.03, 0.1, 0.3, 1.0)}),
-    "FedCrowd": ({"method.name": "fedcrowd"}, {"local.lr": (0.01, 0.03, 0.1, 0.3)}),
+    "pos": (_POS, {"local.lr": (0.01, 0.03)}),
+    "pos, all centres first": (_POS | {"first.centres": True}, {"local.lr": (0.01, 0.03, 0.001)}),
+    "pos, all centres first, whitened": (
+        _POS | {"first.centres": True, "local.lr": 0.01},
+        {"first.whitened": ("mean", "all")},
+    ),
+    "proxy": (
+        _PROXY | _KEPT | {"method.squared": False},
+        {"method.negative_weight": (0.1, 0.001), "local.lr": (0.01,)},
+    ),
+    "fixed": ({"method.name": "fixed"}, {"local.lr": (1.0, 0.3)}),
+    "FedCrowd": ({"method.name": "fedcrowd"}, {"local.lr": (0.1, 0.03)}),
 }
 METHODS = {"mnist": MNIST, "omniglot": PEOPLE, "lfw": PEOPLE}
 # What `course` follows: settings, by data.
@@ -146,11 +153,17 @@ class Data:
 
 
 def first_run(order: Recipe, federation: Federation, setting: Setting) -> Run:
-    """A run before its first round; `first.whitened` whitens its embeddings by a sum over clients."""
+    """A run before its first round.
+
+    `first.whitened` whitens its embeddings by a sum over clients. With `first.centres` every client has its centre from
+    the untrained network, as where all take part in the first round, and not from the network that it meets first.
+    """
     problem = prepare(order, federation)
     run = Run(problem, begin(problem))
     if "first.whitened" in setting:
         whiten(run, setting["first.whitened"])
+    if "first.centres" in setting:
+        run.state.own["centre"].copy_(torch.stack([cloud.mean(0) for cloud in embedded_clients(run)]))
     return run
 
 
@@ -238,7 +251,7 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
                 key = {"phase": "choose", "data": args.data, "method": name, "setting": number, "seed": 0}
                 lines.append((run_once(args, data, key | {"rounds": rung}, settings[number]), number))
             lines.sort(key=lambda pair: -worth(args, pair[0]))
-            left = [number for _, number in lines[: max(1, round(len(lines) / 4))]]
+            left = [number for _, number in lines[: max(1, round(len(lines) / 8))]]
             print(name, rung, [(number, round(100 * worth(args, line), 2)) for line, number in lines[:6]], flush=True)
 
 
