@@ -355,7 +355,7 @@ def push(run: Run, scale: float = 1.5) -> Tables:
 
 
 def centres(args: argparse.Namespace) -> None:
-    data = Data(args, choosing=False)
+    data = Data(args, choosing=args.apart)
     for seed, unit_length, how in product(range(args.seeds), (False, True), ("", "mean", "all")):
         setting = _POS | {"method.unit_length": unit_length} | ({"first.whitened": how} if how else {})
         order = recipe(args, setting, 1, seed)
@@ -396,6 +396,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the recipe")
     parser.add_argument("--rounds", type=int, default=900, help="of the longest runs")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--apart", action="store_true", help="centres: by what is set apart, not by the test")
     return parser
 
 
