@@ -146,12 +146,13 @@ def alone_blocks(
 
 
 def pair_scores(method: Comparison, emb_SD: Tensor, left_T: Ints, right_T: Ints) -> Floats:
-    """The score of each pair of samples."""
+    """The score of each pair of samples, of which the right one stands where a template does."""
+    there_SD = emb_SD if method.by_angle else method.place(emb_SD)  # a cosine takes lengths off by itself
     if len(emb_SD) <= MOST_PAIRED and len(emb_SD) ** 2 <= _CHUNK * len(left_T):  # all against all is less work
-        return method.score(emb_SD, emb_SD).cpu().numpy()[left_T, right_T].astype(np.float64)
+        return method.score(emb_SD, there_SD).cpu().numpy()[left_T, right_T].astype(np.float64)
     left, right = (torch.from_numpy(side).to(emb_SD.device) for side in (left_T, right_T))
     parts = zip(left.split(_CHUNK), right.split(_CHUNK), strict=True)
-    score = [method.score(emb_SD[a], emb_SD[b]).diagonal() for a, b in parts]
+    score = [method.score(emb_SD[a], there_SD[b]).diagonal() for a, b in parts]
     return torch.cat(score).double().cpu().numpy() if score else np.empty(0)
 
 

@@ -116,6 +116,17 @@ def test_pairs_and_blocks_by_loops(method):
             assert float(blocks[s, t]) == pytest.approx(plain_score(method, emb[s], template[t]), abs=1e-5)
 
 
+def test_pairs_by_distance_at_unit_length():
+    """Both samples of a pair are brought to unit length, not the left one alone."""
+    method = make("fedmetric", {"unit_length": True})
+    emb = 3 + torch.randn(9, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    left, right = np.triu_indices(9, 1)
+    found = pair_scores(method, emb, left, right)
+    for a, b, score in zip(left, right, found, strict=True):
+        assert score == pytest.approx(-float((emb[a] / emb[a].norm() - emb[b] / emb[b].norm()).norm()), abs=1e-12)
+    np.testing.assert_allclose(pair_scores(method, emb, right, left), found, atol=1e-12)
+
+
 @pytest.mark.parametrize("method", [ANGLE, DISTANCE], ids=["angle", "distance"])
 def test_few_and_many_pairs_are_scored_alike(method, monkeypatch):
     """All samples against all, where that is less work, or pair by pair."""
