@@ -1,9 +1,9 @@
 """A round on the CPU against its matrix products: python bench/floor.py [--image 28] [--colour] [--repeats 5].
 
 The network of bench/peers.py. Convolutions and linear layers are matrix products: one forward, one for the derivative
-in the weights, and one for that in the input, which the first layer does not need. These products alone, with
-matrices of a round's sizes that are there already, are the least that a round can take while it is computed as
-products. Rounds and products take turns in one process. The last column is the most that anybody could gain.
+in the weights, and one for that in the input, which the first layer does not need. Here PyTorch multiplies matrices of
+a round's sizes that are there already, without norms, pooling and all the rest. Rounds and products take turns in one
+process. Where the last column is below 1, convolutions are faster than these products, which are tall and narrow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from bench.common import Case, header
 from selfsame import nets
-from selfsame.engine.crew import Crew
 
 
 def layers(case: Case) -> list[tuple[int, int, int]]:
@@ -70,26 +69,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print(header(torch.device("cpu")))
-    print("clients x steps   GFLOP   ms per round   one after another   products alone   GFLOP/s   round / products")
+    print("clients x steps   GFLOP   ms per round   products alone   GFLOP/s   round / products")
     for clients, steps in product((10, 64), (1, 5)):
         case = start(Shape("positive-only", clients, steps, options.image, 1, 1, 3 if options.colour else 1))
         images, passes = (clients * BATCH, 1) if steps == 1 else (BATCH, clients * steps)
         pairs, operations = products(layers(case), images)
-        crew, alone = case.problem.model.crew, Crew(1)
         case.rounds(1)
         multiplied(pairs, 1)
-        times: dict[str, list[float]] = {"round": [], "alone": [], "products": []}
+        times: dict[str, list[float]] = {"round": [], "products": []}
         for _ in range(options.repeats):
-            case.problem.model.crew = crew
             times["round"].append(case.rounds(2) / 2)
-            case.problem.model.crew = alone
-            times["alone"].append(case.rounds(2) / 2 if steps > 1 else times["round"][-1])
             times["products"].append(multiplied(pairs, passes))
         ms = {name: 1000 * statistics.median(found) for name, found in times.items()}
         ratio = statistics.median(a / b for a, b in zip(times["round"], times["products"], strict=True))
         work = operations * passes / 1e9
         print(
-            f"{clients:7} x {steps:<5} {work:7.1f} {ms['round']:14.1f} {ms['alone']:19.1f} {ms['products']:16.1f} "
+            f"{clients:7} x {steps:<5} {work:7.1f} {ms['round']:14.1f} {ms['products']:16.1f} "
             f"{1000 * work / ms['products']:9.0f} {ratio:18.2f}",
             flush=True,
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from selfsame.engine.crew import Crew
 from selfsame.engine.machine import Machine
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
@@ -109,8 +106,6 @@ class Model:
         }
         self.adapted = () if learned is None else tuple(learned.ranks)
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
-        self._own = threading.local()
-        self.crew = Crew()
         self.compiled = machine.compile
         sizes = zip(self.layout.names, self.layout.shapes, strict=True)
         shapes = {name.removeprefix("net."): shape for name, shape in sizes if name.startswith("net.")}
@@ -163,16 +158,8 @@ class Model:
         elif x.dim() == 4 and self._innermost:
             x = _channels_last(x)
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-            out = functional_call(self._structure(), views, (x,))
+            out = functional_call(self.net, views, (x,))
         return out.to(self.dtype)
-
-    def _structure(self) -> nn.Module:
-        """The network of this thread: while it is called, the parameters are put into it."""
-        if threading.current_thread() is threading.main_thread():
-            return self.net
-        if not hasattr(self._own, "net"):
-            self._own.net = copy.deepcopy(self.net)
-        return self._own.net
 
     @torch.no_grad()
     def embed_first(self, x_MB: Tensor) -> Tensor:
@@ -198,7 +185,11 @@ class Model:
 
         def back(pull_MBD: Tensor) -> list[Tensor]:
             pulls = pull_MBD.flatten(0, 1).split([len(part) for part in parts])
-            return [_pulled(theta, parts, pulls)[: self.size]]
+            # As the derivative of a product with the pulls: when they are handed to it, autograd imports a library of
+            # symbolic algebra to compare sizes, for half a second and 30 MiB.
+            with torch.enable_grad():
+                value = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(parts, pulls, strict=True)])
+            return [torch.autograd.grad(value.sum(), theta)[0][: self.size]]
 
         return emb_MBD, back
 
@@ -212,13 +203,14 @@ class Model:
     def embed_each(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """A network for each client: (M, B, D), stacked replicas under vmap.
 
-        On the CPU, clients with much to compute run apart, one on each core: there is little to gain from stacking
-        them, and convolutions in groups are slow. So do recurrent networks everywhere.
+        On the CPU, clients with much to compute run one after another: there is little to gain from stacking them, and
+        convolutions in groups are slow. So do recurrent networks everywhere.
         """
         if self.passes is not None and not theta_MP.requires_grad:
             return self.passes.forward(theta_MP, x_MB)[0]
-        if self._apart(x_MB):
-            return torch.stack(self._map(self.embed_eager, theta_MP, x_MB))
+        if not self._stacks or (self.device.type == "cpu" and x_MB[0].numel() >= _ALONE):
+            each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
+            return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
         return vmap(self.embed_eager)(theta_MP, x_MB)
 
     def embed_each_and_back(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -227,44 +219,10 @@ class Model:
         if passes is not None:
             emb_MBD, done = passes.forward(theta_MP.detach(), x_MB)
             return emb_MBD, lambda pull_MBD: _joined(passes.backward(done, pull_MBD), self.dtype)
-        if self._apart(x_MB):
-            each = [theta_P.detach().requires_grad_() for theta_P in theta_MP]
-            with torch.enable_grad():
-                parts = self._map(self.embed_eager, each, x_MB)
-
-            def back(pull_MBD: Tensor) -> Tensor:
-                def one(theta: Tensor, part: Tensor, pull: Tensor) -> Tensor:
-                    return _pulled(theta, [part], [pull])[: self.size]
-
-                return torch.stack(self._map(one, each, parts, pull_MBD))
-
-            return torch.stack([part.detach() for part in parts]), back
         theta = theta_MP.detach().requires_grad_()
         with torch.enable_grad():
             emb = self.embed_each(theta, x_MB)
         return emb.detach(), lambda pull: torch.autograd.grad(emb, theta, pull)[0][:, : self.size]
-
-    def _apart(self, x_MB: Tensor) -> bool:
-        """Whether clients are computed one by one."""
-        return not self._stacks or (self.device.type == "cpu" and x_MB[0].numel() >= _ALONE)
-
-    def _map(self, work: Callable[..., Tensor], *clients: Iterable[Tensor]) -> list[Tensor]:
-        """The work of each client, on the CPU by all cores."""
-        each = zip(*clients, strict=True)
-        if self.device.type != "cpu":
-            return [work(*one) for one in each]
-        return self.crew.map(lambda one: work(*one), each)
-
-
-def _pulled(theta: Tensor, parts: Sequence[Tensor], pulls: Sequence[Tensor]) -> Tensor:
-    """The derivative in theta of what was computed from it, weighted by the pulls.
-
-    As the derivative of a product with the pulls: when they are handed to it, autograd imports a library of symbolic
-    algebra to compare sizes, for half a second and 30 MiB.
-    """
-    with torch.enable_grad():
-        value = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(parts, pulls, strict=True)])
-    return torch.autograd.grad(value.sum(), theta)[0]
 
 
 def _joined(pieces: list[Tensor], dtype: torch.dtype) -> Tensor:

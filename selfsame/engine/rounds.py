@@ -10,7 +10,7 @@ from torch import Tensor
 from selfsame.engine import cohort, joint, reference
 from selfsame.engine.batches import Batch, rounds_ahead
 from selfsame.engine.capture import aside, captured
-from selfsame.engine.crew import keep_freed_memory
+from selfsame.engine.machine import keep_freed_memory
 from selfsame.engine.plan import Plan, Turn
 from selfsame.engine.polls import poll_if_due
 from selfsame.engine.problem import Problem
