@@ -23,7 +23,6 @@ import random
 import statistics
 import sys
 import time
-import tomllib
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
+from frontier import base  # noqa: E402
 from sharing import finished, share  # noqa: E402
 from torch import Tensor  # noqa: E402
 
@@ -99,16 +99,6 @@ def grid(data: str, name: str) -> list[Setting]:
     every = [common | dict(zip(ladders, values, strict=True)) for values in product(*ladders.values())]
     budget = BUDGET.get(name, 32)
     return every if len(every) <= budget else random.Random(0).sample(every, budget)
-
-
-def base(args: argparse.Namespace) -> Tables:
-    """The recipe's tables without its variants, and what --set says."""
-    text = (ROOT / "recipes" / f"{RECIPE.get(args.data, args.data)}.toml").read_text()
-    tables = {k: part for k, part in tomllib.loads(text).items() if k not in ("variant", "seeds", "paper")}
-    for one in args.set:
-        key, _, value = one.partition("=")
-        tables = merged(tables, nested({key: tomllib.loads(f"x = {value}")["x"]}))
-    return tables
 
 
 def nested(setting: Setting) -> Tables:
@@ -378,6 +368,7 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> None:
     args = options().parse_args()
+    args.recipe = RECIPE.get(args.data, args.data)
     names = [name.strip() for name in args.methods.split(";") if name.strip()] or list(METHODS[args.data])
     if args.what in ("choose", "measure"):
         (choose if args.what == "choose" else measure)(args, names)
