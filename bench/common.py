@@ -12,6 +12,7 @@ from selfsame.config.recipe import from_mapping
 from selfsame.data import Federation, Held, Samples
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.engine.plan import make_plan
+from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
@@ -31,9 +32,11 @@ def random_federation(clients: int, samples: int, shape: tuple[int, ...], seed: 
 class Case:
     """A recipe on a federation, ready to run rounds with either engine."""
 
-    def __init__(self, tables: dict, federation: Federation, engine: str, graphs: bool | None = None) -> None:
+    def __init__(
+        self, tables: dict, federation: Federation, engine: str, graphs: bool | None = None, ranks: Ranks = ALONE
+    ) -> None:
         recipe = from_mapping(tables)
-        self.problem = prepare(recipe, federation)
+        self.problem = prepare(recipe, federation, ranks=ranks)
         machine = choose_machine(recipe.run)
         self.engine = Engine(self.problem, engine, graphs=machine.graphs if graphs is None else graphs)
         self.state: State = begin(self.problem)

@@ -33,6 +33,7 @@ BUILD = ROOT / "build" / "peers"
 CORES = 2
 LIMIT = 900.0  # seconds for one driver
 ONE_PROCESS = (Setting(1), Setting(CORES))
+TORCHRUN = ("selfsame", "pfl")  # have a mode of one process per core that it starts
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,9 @@ class Peer:
 PEERS = {
     "selfsame": Peer(
         "",
-        ONE_PROCESS,
-        "the cohort engine; draws and standardises its batches in the timed rounds, the others get theirs ready-made",
+        (*ONE_PROCESS, Setting(1, CORES)),
+        "the cohort engine; draws and standardises its batches in the timed rounds, the others get theirs ready-made; "
+        "2x1 is under torchrun",
         METHODS,
     ),
     "plain": Peer("", ONE_PROCESS, "our own PyTorch loop, one client after another"),
@@ -110,10 +112,10 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def command(name: str, folder: Path, out: Path, setting: Setting) -> list[str]:
-    """How a driver is started; pfl's workers are started by torchrun, Flower starts its own."""
+    """How a driver is started; torchrun starts the workers of those that have such a mode, Flower starts its own."""
     python = str(python_of(BUILD / name)) if PEERS[name].package else sys.executable
     several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(setting.workers)]
-    launch = several if name == "pfl" and setting.workers > 1 else []
+    launch = several if name in TORCHRUN and setting.workers > 1 else []
     driver = str(PARTS / f"drive_{name}.py")
     told = [str(folder), str(out), "--threads", str(setting.threads), "--workers", str(setting.workers)]
     return [python, *launch, driver, *told]

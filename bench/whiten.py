@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -50,6 +51,7 @@ from torch.nn import functional as F
 from selfsame import nets
 from selfsame.data import Federation, load
 from selfsame.data.choosing import for_choosing
+from selfsame.data.noise import in_noise
 from selfsame.engine.setup import prepare
 from selfsame.engine.starting import KEPT, keep_start
 from selfsame.measure.curves import roc
@@ -61,6 +63,7 @@ from selfsame.nets.whitened import LAYER, whitened
 SHARES = (0.1, 0.3, 1.0, 3.0)
 SIZES, DRAWS = (4, 8, 16, 32, 41), 10  # devices in a sum of which members are guessed, and how often they are drawn
 PARTS, EVERYBODY, TURNS = 4, 5, 2  # of the clients, of everybody; how often the clients are divided anew
+DECIBELS = 20 * math.log10(30)  # of noise below the loudest sample of a recording
 NOISY, SHARE = 40, 0.3  # samples of each client that are heard in noise too, and the share of their layer
 SEED = 0
 
@@ -248,19 +251,14 @@ def show_noise(args: argparse.Namespace) -> None:
         count_N = federation.count_N.clamp(max=NOISY)
         samples = list(_samples(replace(federation, count_N=count_N)))[:-1]
         clean = [_embed(net, scale, x) for x in samples]
-        noisy = [_embed(net, scale, in_noise(x, client)) for client, x in enumerate(samples)]
+        noisy = [
+            _embed(net, scale, in_noise(x, DECIBELS, torch.Generator().manual_seed(client)))
+            for client, x in enumerate(samples)
+        ]
         both = [torch.cat(pair) for pair in zip(clean, noisy, strict=True)]
         for said, added in (("clean samples", clean), ("both", both)):
             found = in_turn(added, clean, noisy)
             print(f"{name}, a sum of {said}:", json.dumps(_rounded(found)), flush=True)
-
-
-def in_noise(x: Tensor, seed: int) -> Tensor:
-    """Recordings with noise whose deviation is a thirtieth of the loudest sample."""
-    draw = torch.Generator().manual_seed(seed)
-    loud = x.float().abs().amax(-1, keepdim=True)
-    noise = torch.randn(x.shape, generator=draw) * loud / 30
-    return (x.float() + noise).round().clamp(-32768, 32767).to(torch.int16)
 
 
 def in_turn(added: list[Tensor], clean: list[Tensor], noisy: list[Tensor]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from bench.common import Case, random_federation
 from selfsame.data import Held
 from selfsame.engine.plan import make_plan
+from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.methods.fedaws import ClassEmbedding, FedAwS
 
 CLIENTS, SAMPLES, BATCH, LR = 100, 100, 16, 0.1
@@ -55,9 +56,10 @@ def tables(shape: Shape) -> dict[str, Any]:
     }
 
 
-def start(shape: Shape) -> Case:
+def start(shape: Shape, ranks: Ranks = ALONE) -> Case:
     """selfsame before the first round."""
-    return Case(tables(shape), random_federation(CLIENTS, SAMPLES, (shape.depth, shape.image, shape.image)), "cohort")
+    federation = random_federation(CLIENTS, SAMPLES, (shape.depth, shape.image, shape.image))
+    return Case(tables(shape), federation, "cohort", ranks=ranks)
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,21 @@ import typer
 from selfsame.commands.options import Best, Out, Quiet, Settings, TrustCode
 from selfsame.errors import SelfsameError
 
+FAINTEST = 120.0  # decibels of noise that change nothing any more
+
 
 def whiten(
     run: Annotated[Path | None, typer.Argument(help="Folder of a run; none with --net.")] = None,
     share: Annotated[
         float, typer.Option(help="How even the layer is: the larger, the less it shortens; 0.3 to 3 are usual.")
     ] = 1.0,
+    noise: Annotated[
+        float,
+        typer.Option(
+            help="Devices count their samples in noise as well, so many dB below the largest value of each. Rates in "
+            "such noise are then printed too."
+        ),
+    ] = 0.0,
     net: Annotated[str | None, typer.Option("--net", help="In place of a run: a network nobody trained here.")] = None,
     start: Annotated[Path | None, typer.Option("--start", help="With --net: its weights.")] = None,
     data: Annotated[str | None, typer.Option("--data", help="With --net: the data set.")] = None,
@@ -52,6 +61,8 @@ def whiten(
     for option, value, least in (("--trials", trials, 2), ("--bootstrap", bootstrap, 0)):
         if value < least:
             raise SelfsameError(f"{option}: must be at least {least}, got {value}")
+    if not 0 <= noise <= FAINTEST:
+        raise SelfsameError(f"--noise: must be 0 to {FAINTEST:g}, got {noise:g}")
     with new_claim(out, "whitened") as folder, Console(stderr=True, quiet=quiet).status("loading") as status:
         if run is not None:
             before = open_run(run, path, device, trust_code=trust_code, best=best)
@@ -61,12 +72,13 @@ def whiten(
             recipe = placed(before.recipe)
         terms = terms_of(before)
         with whole_folder(folder) as draft:
-            after = whiten_run(before, recipe, draft, share, status.update, trust_code)
+            after = whiten_run(before, recipe, draft, share, status.update, trust_code, noise)
             status.update("measuring")
-            found = compared(before, after, trials, bootstrap, seed)
+            found = compared(before, after, trials, bootstrap, seed, noise)
     console = Console()
     console = console if console.is_terminal else Console(width=WIDE)
-    console.print(change_sheet(found, f"Whitened, share {share:g}").terminal())
+    heard = f", samples in noise of {noise:g} dB as well" if noise else ""
+    console.print(change_sheet(found, f"Whitened, share {share:g}{heard}").terminal())
     print(
         f"each of {terms.devices:,} devices adds {terms.numbers:,} numbers to one sum, once; of fewer than "
         f"{terms.least:,} nothing is released"

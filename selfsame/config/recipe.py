@@ -89,9 +89,10 @@ class NetPart(NamedPart):
     adapters: int = 0  # rank of what learns beside each other matrix, added to it in the exported network; 0: none
     keep: float = 0.0  # weight of the pull towards the embeddings of the network that training began with
     whitened: float = 0.0  # in runs that `selfsame whiten` has made: its --share; 0: no layer behind the network
+    whitened_noise: float = 0.0  # and its --noise: the decibels that samples were added up in as well; 0: as they are
 
     def __post_init__(self) -> None:
-        _least("net", self, width=0, adapters=0, keep=0, whitened=0)
+        _least("net", self, width=0, adapters=0, keep=0, whitened=0, whitened_noise=0)
 
     @property
     def started(self) -> bool:

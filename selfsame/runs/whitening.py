@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from selfsame.config.recipe import Recipe, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES
 from selfsame.data.fingerprint import keep_fingerprint
+from selfsame.data.noise import in_noise
 from selfsame.engine import checkpoint
 from selfsame.engine.starting import KEPT, keep_start
 from selfsame.errors import SelfsameError
@@ -67,17 +69,20 @@ def terms_of(run: Run) -> SumAsked:
     return SumAsked(devices, numbers_of(width), least)
 
 
-def added_up(run: Run, federation: Federation, devices: int) -> Tensor:
+def added_up(run: Run, federation: Federation, devices: int, noise: float = 0.0) -> Tensor:
     """The sum of what the first `devices` clients compute from their own training samples, (V,) in double precision."""
-    return torch.stack([summand(emb_SD) for emb_SD in embedded_clients(run, federation, devices)]).sum(0)
+    return torch.stack([summand(emb_SD) for emb_SD in embedded_clients(run, federation, devices, noise)]).sum(0)
 
 
-def embedded_clients(run: Run, federation: Federation, devices: int) -> Iterator[Tensor]:
-    """The embeddings of each client's training samples, on the CPU."""
+def embedded_clients(run: Run, federation: Federation, devices: int, noise: float = 0.0) -> Iterator[Tensor]:
+    """The embeddings of each client's training samples, on the CPU; with noise in decibels of those in it as well."""
     for client, count in enumerate(federation.count_N[:devices].tolist()):
         who_1 = torch.tensor([client], device=federation.count_N.device)
         index_B = torch.arange(count, device=who_1.device)
         parts = [federation.source.rows(who_1, part_B[None])[0] for part_B in index_B.split(_AT_ONCE)]
+        if noise:
+            draw = torch.Generator().manual_seed(client)
+            parts += [in_noise(raw, noise, draw) for raw in parts]
         yield torch.cat([run.embed_each(raw, None).cpu() for raw in parts])
 
 
@@ -88,17 +93,21 @@ def whiten_run(
     share: float,
     tick: Tick,
     trust_code: bool = False,
+    noise: float = 0.0,
 ) -> Run:
     """Put the run with the layer behind its network into an empty folder, and open it from there.
 
-    `recipe` is the run's as it is to be kept.
+    `recipe` is the run's as it is to be kept. With `noise` devices count their samples twice: as they are, and in noise
+    so many decibels below the largest value of each.
     """
     terms = terms_of(run)
     problem, state = run.problem, run.state
     tick("adding up")
-    sum_V = added_up(run, problem.federation, terms.devices)
+    sum_V = added_up(run, problem.federation, terms.devices, noise)
     mean_D, matrix_DD = whitening(sum_V, problem.world.dim, terms.devices, share)
-    made = replace(recipe, net=replace(recipe.net, whitened=share), title=f"{run.title}, whitened")
+    made = replace(
+        recipe, net=replace(recipe.net, whitened=share, whitened_noise=noise), title=f"{run.title}, whitened"
+    )
     first = problem.model.net_views(problem.model.first_here)
     write(folder / "recipe.toml", to_toml(made).encode())
     keep_fingerprint(problem.federation, folder)
@@ -122,16 +131,18 @@ def report(run: Run) -> None:
     keep_all(run, run.folder)
 
 
-def compared(before: Run, after: Run, trials: int, bootstrap: int, seed: int) -> list[Plain]:
-    """EER by both networks on every protocol that the data allow, with intervals by person."""
+def compared(before: Run, after: Run, trials: int, bootstrap: int, seed: int, noise: float = 0.0) -> list[Plain]:
+    """EER by both networks on every protocol that the data allow, with intervals by person; then in noise as well."""
     out = []
-    for federation, names in _judged_by(before.problem.federation):
+    levels = (0.0, noise) if noise else (0.0,)
+    for level, (federation, names) in product(levels, list(_judged_by(before.problem.federation))):
         # One bench of each for all protocols, since it embeds samples once.
-        benches = [_bench(one, federation, seed, trials) for one in (before, after)]
+        benches = [_bench(one, federation, seed, trials, level) for one in (before, after)]
         for name in names:
             protocol = "test samples" if name == "validation samples" else name
+            said = f"{name}, in noise" if level else name
             try:
-                measured = [replace(PROTOCOLS[protocol](bench), name=name) for bench in benches]
+                measured = [replace(PROTOCOLS[protocol](bench), name=said) for bench in benches]
             except Inapplicable:
                 continue
             out.append(changed(measured[0], measured[1], bootstrap, benches[0]))
@@ -145,5 +156,11 @@ def _judged_by(federation: Federation) -> Iterator[tuple[Federation, tuple[str, 
         yield replace(federation, test=held, unseen=Samples(held.x[:0], held.y[:0])), ("validation samples",)
 
 
-def _bench(run: Run, federation: Federation, seed: int, trials: int) -> Bench:
-    return Bench(run.problem.method, federation, run.world, run.truth().detach(), run.embed, False, seed, trials)
+def _bench(run: Run, federation: Federation, seed: int, trials: int, noise: float) -> Bench:
+    """In noise all samples are; a client's template is not."""
+    draw = torch.Generator().manual_seed(seed)  # the same noise for both networks, which are asked for the same samples
+
+    def embed(raw: Tensor, client: int | None = None) -> Tensor:
+        return run.embed(in_noise(raw, noise, draw) if noise else raw, client)
+
+    return Bench(run.problem.method, federation, run.world, run.truth().detach(), embed, False, seed, trials)

@@ -12,6 +12,7 @@ from trees import people_tree
 
 from selfsame import nets
 from selfsame.config.recipe import read_toml
+from selfsame.data.noise import in_noise
 from selfsame.device import vault
 from selfsame.engine.checkpoint import read_tensors
 from selfsame.errors import SelfsameError
@@ -146,12 +147,40 @@ def test_the_audit_looks_at_the_training(whitened):
     assert not plain.problem.model.constants and plain.title == f"{run.title}, whitened"
 
 
+def test_samples_in_noise_too(whitened):
+    code, out, err = whitened("whiten", "run", "--share", "0.5", "--noise", "20", "--out", "loud", *FAST)
+    assert code == 0, err
+    names = ("unseen pairs", "unseen, enrolled", "validation samples")
+    assert all(f"{name}, in noise" in out for name in names) and "samples in noise of 20 dB as well" in out
+    assert read_toml(Path("loud/recipe.toml"))["net"]["whitened_noise"] == 20
+    shown = json.loads(Path("loud/result.json").read_text())
+    assert shown["facts"]["whitening"].endswith(", of samples as they are and in noise of 20 dB")
+
+    run = open_run(Path("run"))
+    federation, total = run.problem.federation, 0
+    for client, count in enumerate(federation.count_N.tolist()):
+        raw = federation.source.rows(torch.tensor([client]), torch.arange(count)[None])[0]
+        noisy = in_noise(raw, 20.0, torch.Generator().manual_seed(client))
+        total = total + summand(run.embed(torch.cat([raw, noisy])))
+    mean_D, matrix_DD = whitening(total, 4, federation.clients, 0.5)
+    kept, _ = read_tensors(Path("loud/model.safetensors"))
+    torch.testing.assert_close(kept[f"net.{MEAN}"], mean_D.float())
+    torch.testing.assert_close(kept[f"net.{MATRIX}"], matrix_DD.float())
+
+    # Rates without noise are those of the very samples, and both networks hear the same noise.
+    clean, loud = (runs_whitening.compared(run, run, 200, 0, 0, noise) for noise in (0.0, 20.0))
+    assert loud[: len(clean)] == clean and len(loud) == 2 * len(clean)
+    assert all(one["change"]["value"] == 0 for one in loud)
+
+
 def test_what_is_refused(whitened, monkeypatch):
     before = sorted(Path().rglob("*"))
     refused(whitened("whiten", "white", *FAST, "--out", "new"), "white: is whitened already")
     refused(whitened("resume", "white", "--quiet"), "go on with the run that it was made of")
     refused(whitened("whiten", "run", "--share", "0", *FAST, "--out", "new"), "--share: must be above 0")
     refused(whitened("whiten", "run", "--trials", "1", "--out", "new"), "--trials: must be at least 2")
+    for noise in ("-1", "121", "nan"):
+        refused(whitened("whiten", "run", "--noise", noise, *FAST, "--out", "new"), "--noise: must be 0 to 120, got ")
     refused(whitened("whiten", "run", *FAST, "--out", "white"), "white: is there already")
     refused(whitened("whiten"), "name the folder of a run, or --net, --start and --data together")
     refused(whitened("whiten", "run", "--net", "lenet"), "name the folder of a run, or --net")
