@@ -223,10 +223,10 @@ def spread(values: list[float | None]) -> str:
     return f"{statistics.mean(known):.1f} ± {statistics.stdev(known) if len(known) > 1 else 0:.1f}"
 
 
-def options(about: str | None) -> argparse.ArgumentParser:
+def options(about: str | None, commands: Iterable[str] = ("choose", "measure", "table")) -> argparse.ArgumentParser:
     """What is asked of whoever chooses and measures."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choose", "measure", "table"))
+    parser.add_argument("what", choices=tuple(commands))
     parser.add_argument("file", type=Path)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--path", default="", help="where the data set lies")

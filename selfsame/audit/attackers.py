@@ -184,6 +184,7 @@ def audit_record(case: Audited, found: Sequence[Finding], title: str) -> dict[st
         "aggregation": case.aggregation,
         "clients": case.state.present,
         "group": case.group,
+        "sends": case.problem.method.federated,
         "findings": [{**asdict(one), "applies": one.applies(case.aggregation)} for one in found],
         "strongest": None if best is None else asdict(best),
     }

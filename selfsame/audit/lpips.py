@@ -45,6 +45,8 @@ class Lpips:
         try:
             with np.load(path, allow_pickle=False) as file:
                 found = {name: torch.from_numpy(file[name].astype(np.float32)) for name in names}
+        except FileNotFoundError:
+            raise SelfsameError(f"{path}: no such file") from None
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
             raise SelfsameError(f"{path}: no weights of LPIPS, an .npz file of {names[0]} to {names[-1]}") from error
         depth = 3

@@ -16,7 +16,7 @@ def choose(
     ],
     data: Annotated[str, typer.Option(help="Data set; `selfsame data` lists them.")] = "digits",
     path: PathTo = None,
-    names: Annotated[str, typer.Option("--methods", help="Methods to try, separated by commas; by default six.")] = "",
+    names: Annotated[str, typer.Option("--methods", help="Methods to try, with commas; by default seven.")] = "",
     ways: Annotated[str, typer.Option("--aggregations", help="Aggregations to try, with commas.")] = "clear,masked",
     rounds: Annotated[int, typer.Option(help="Training rounds of each setting.")] = 150,
     size: Annotated[int, typer.Option(help="Devices in a round, and in a group where only sums leave.")] = 7,

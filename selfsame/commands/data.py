@@ -64,13 +64,16 @@ def wire(
     check_sums(Recipe(NamedPart(method), sums=sums), made)
     found = wire_rows(made.wire, sums.summed)
     rows = [(name, way, sight_words(sight), made.wire.bound_words(name, way), what) for name, way, sight, what in found]
+    update = ""
+    if data is not None:
+        update = _update_words(method, given_tables(data, path, aggregation, device="cpu"), settings or [])
     heads = ("field", "direction", "who sees it", "longest", "what it is")
     table_of(rows, *heads, title=f"{method}: what leaves the device")
     said = aggregation_words(sums.aggregation, found)
     if said:
         typer.echo(said)
-    if data is not None:
-        typer.echo(_update_words(method, given_tables(data, path, aggregation, device="cpu"), settings or []))
+    if update:
+        typer.echo(update)
 
 
 def _update_words(method: str, given: dict[str, dict[str, Any]], settings: list[str]) -> str:

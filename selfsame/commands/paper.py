@@ -50,6 +50,8 @@ def paper(
 
     one_process("selfsame paper")
     exhibits = find_exhibits(name, table, figure)
+    if path is not None and not path.exists():
+        raise SelfsameError(f"--path {path}: no such folder")
     if share is not None and (rounds is not None or not 0 < share <= 1):
         raise SelfsameError(f"--share {share:g}: expected a number above 0 and up to 1, and no --rounds beside it")
     given = given_tables(device=device, rounds=rounds)
@@ -65,8 +67,8 @@ def paper(
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
         pages = reprint.write_pages()
-    for one in reprint.missing.values():
-        tell(f"not run: {one['recipe']}: {one['why']}")
+    for recipe, why in reprint.told.items():
+        tell(f"not run: {recipe}: {why}")
     _show(reprint, pages)
     if reprint.diverged or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)

@@ -202,6 +202,9 @@ PAPERS: dict[str, tuple[Exhibit, ...]] = {
 }
 FOLDERS = {"fdml-cameraauth": "lfw"}  # where data that are read as plain folders lie below --path
 
+# Exhibits that are attacks or other work, and no training by a recipe.
+SCRIPTS = {("fedhide", "table", "2"): "python bench/inversion.py (docs/results/inversion.md)"}
+
 # Seconds of Table V by the number of participants.
 ENCLAVE_SECONDS = {64: 0.48, 128: 2.19, 256: 11.07, 512: 63.65}
 
@@ -209,13 +212,15 @@ ENCLAVE_SECONDS = {64: 0.48, 128: 2.19, 256: 11.07, 512: 63.65}
 def find_exhibits(paper: str, table: str | None = None, figure: str | None = None) -> list[Exhibit]:
     """The exhibits that are meant; all of the paper's where none is named."""
     if paper not in PAPERS:
-        raise SelfsameError(f"unknown paper {paper!r}{nearest(paper, PAPERS)}; the papers are: {', '.join(PAPERS)}")
+        raise SelfsameError(f"unknown paper {paper!r}{nearest(paper, PAPERS)}")
     asked = [(kind, number) for kind, number in (("table", table), ("figure", figure)) if number is not None]
     found = []
     for kind, number in asked:
         hits = [one for one in PAPERS[paper] if one.kind == kind and one.number.lower() == number.lower()]
         if not hits:
             known = ", ".join(one.option for one in PAPERS[paper])
+            if script := SCRIPTS.get((paper, kind, number)):
+                raise SelfsameError(f"--{kind} {number}: {paper} has no recipe for it, but a script: {script}")
             raise SelfsameError(f"--{kind} {number}: {paper} has no recipe for it; there are: {known}")
         found += hits
     return found or list(PAPERS[paper])

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from selfsame.config.recipe import NetPart
 from selfsame.engine.checkpoint import read_tensors, sealed
 from selfsame.errors import SelfsameError
-from selfsame.fields import in_one_line
 from selfsame.files import write
 from selfsame.nets.frozen import fold
 from selfsame.nets.whitened import LAYER
@@ -92,7 +91,7 @@ def _from_pickle(path: Path) -> Tensors:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
-        raise SelfsameError(f"{path}: damaged, or holds more than weights ({in_one_line(error)[:160]})") from None
+        raise SelfsameError(f"{path}: damaged, or holds more than weights ({type(error).__name__})") from None
     return _tensors_in(found, path)
 
 

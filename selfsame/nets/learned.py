@@ -54,6 +54,14 @@ def choose_learned(net: nn.Module, patterns: tuple[str, ...], rank: int, seed: i
     ranks = _ranks(net, chosen, rank) if rank else {}
     if rank and not ranks:
         raise SelfsameError("net.adapters: no matrix of a linear, convolution or recurrent layer is left to adapt")
+    matrices = {name: value for name, value in net.named_parameters() if name in ranks}
+    held = sum(ranks[name] * sum(_sides(value)) for name, value in matrices.items())
+    whole = sum(value.numel() for value in matrices.values())
+    if ranks and held >= whole:
+        raise SelfsameError(
+            f"net.adapters: of rank {rank} they hold {held:,} numbers and their matrices {whole:,}; take a smaller "
+            "rank, or let the matrices learn (net.train)"
+        )
     return Learned(tuple(name for name in names if name in chosen), ranks, seed)
 
 

@@ -14,6 +14,9 @@ NOTE = (
     "Found: owners whose vector the attacker's guess is closest to. Chance: what a guess finds, or one of a whole "
     "group. Below the line: what other aggregations would show."
 )
+NOTHING_TRIED = (
+    "No attacker here fits this run, so nobody tried to name its owners: that says nothing about what could be read."
+)
 _FIELDS = ("attacker", "did", "who", "under", "identified", "cosine", "chance", "rounds", "said", "seconds", "applies")
 
 
@@ -47,9 +50,15 @@ def strongest_words(audit: Mapping[str, Any]) -> str:
     """The strongest attacker in one line."""
     best = audit.get("strongest")
     if not isinstance(best, Mapping):
-        return "Nobody gets more than a guess would."
+        return "Nobody gets more than a guess would." if attacked(audit) else NOTHING_TRIED
     got = f"{percent(best['identified'], 0)} % of the owners (a guess: {percent(best['chance'], 0)} %)"
     return f"The strongest attacker: {best['attacker']}, {best['did']} ({_seen_by(best)}), identifies {got}."
+
+
+def attacked(audit: Mapping[str, Any]) -> bool:
+    """Whether somebody tried to name owners, or nothing leaves the devices that could be tried."""
+    tried = any(one["applies"] and one.get("vectors", True) for one in _found(audit))
+    return tried or not audit.get("sends", True)
 
 
 def strongest_share(audit: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from selfsame.files import write
 from selfsame.report import figures
-from selfsame.report.findings import audit_remarks, audit_sheet, strongest_share, strongest_words
+from selfsame.report.findings import attacked, audit_remarks, audit_sheet, strongest_share, strongest_words
 from selfsame.report.flows import aggregation_of, flow
 from selfsame.report.page import page, panels
 from selfsame.report.style import looks
@@ -127,7 +127,7 @@ def _audits(views: Sequence[RunView]) -> list[dict[str, Any]]:
     """The strongest attacker and the table of every run that was audited."""
     return [
         {"view": view, "look": look, "got": strongest_share(view.audit), "words": strongest_words(view.audit),
-         "sheet": audit_sheet(view.audit), "remarks": audit_remarks(view.audit)}
+         "attacked": attacked(view.audit), "sheet": audit_sheet(view.audit), "remarks": audit_remarks(view.audit)}
         for view, look in zip(views, looks(views)) if view.audit
     ]  # fmt: skip
 

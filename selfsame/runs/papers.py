@@ -13,7 +13,7 @@ from selfsame.config.experiment import Experiment, Job, Variant, read_experiment
 from selfsame.config.recipe import DataPart
 from selfsame.data import DATASETS
 from selfsame.errors import SelfsameError
-from selfsame.files import write
+from selfsame.files import read_json, write
 from selfsame.report.exhibit_lines import drawing
 from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures
 from selfsame.report.table import Row, beside_plain
@@ -42,6 +42,7 @@ class Reprint:
     share: float = 1.0  # of the recipes' rounds
     campaigns: dict[str, Campaign] = field(init=False, default_factory=dict)
     missing: dict[str, Plain] = field(init=False, default_factory=dict)
+    told: dict[str, str] = field(init=False, default_factory=dict)  # why, with the places of this machine
     refused: dict[str, dict[str, None]] = field(
         init=False, default_factory=dict
     )  # what a recipe's data are too few for
@@ -54,7 +55,7 @@ class Reprint:
             try:
                 ready = self._with_data(name, experiment)
             except SelfsameError as error:
-                self.missing[name] = self._missing(name, experiment, str(error))
+                self.missing[name], self.told[name] = self._missing(name, experiment, str(error)), str(error)
             else:
                 self.campaigns[name] = Campaign(ready, self.folder / name, self.changed)
 
@@ -149,7 +150,13 @@ class Reprint:
         campaign.views[job.folder] = replace(view, final=final, roc=curves)
 
     def plain(self, exhibit: Exhibit) -> Plain:
-        """What an exhibit's page says, ready for JSON."""
+        """What an exhibit's page says, ready for JSON.
+
+        What an earlier call of this command has told of a recipe stays, where its data cannot be read this time.
+        """
+        command, kept = self._command(exhibit), self._earlier(exhibit)
+        parts = {name: self._part(name, exhibit) for name in exhibit.recipes if name in self.campaigns}
+        parts |= {name: kept[name] for name in exhibit.recipes if name in self.missing and name in kept}
         return {
             "format": FORMAT,
             "paper": self.paper,
@@ -157,11 +164,22 @@ class Reprint:
             "title": f"{_NAMES[self.paper]}, {exhibit.name}",
             "what": exhibit.what,
             "file": _file(exhibit),
-            "command": self._command(exhibit),
-            "parts": [self._part(name, exhibit) for name in exhibit.recipes if name in self.campaigns],
+            "command": command,
+            "parts": [parts[name] for name in exhibit.recipes if name in parts],
             "timings": self.timings if exhibit.timed else {},
-            "missing": [self.missing[name] for name in exhibit.recipes if name in self.missing],
+            "missing": [self.missing[name] for name in exhibit.recipes if name in self.missing and name not in parts],
         }
+
+    def _earlier(self, exhibit: Exhibit) -> dict[str, Plain]:
+        """The parts of the page that the same command has left, by recipe."""
+        page = self.folder / f"{_file(exhibit)}.json"
+        if not page.is_file():
+            return {}
+        found = read_json(page)
+        alike = (
+            isinstance(found, dict) and found.get("format") == FORMAT and found.get("command") == self._command(exhibit)
+        )
+        return {part["recipe"]: part for part in found["parts"]} if alike else {}
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []

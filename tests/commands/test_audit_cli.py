@@ -54,6 +54,16 @@ def test_a_method_that_sends_nothing_gives_nothing_away(selfsame, tmp_path):
     assert code == 0 and "Nobody gets more than a guess would." in out
 
 
+def test_where_no_attacker_fits_nothing_is_promised(selfsame, tmp_path):
+    run = tmp_path / "split"
+    assert selfsame("train", "fdml", *SMALL, "--out", run)[0] == 0
+    code, out, _ = selfsame("audit", run, "--quiet")
+    assert code == 0 and "No attacker here fits this run" in out and "Nobody gets more" not in out
+    assert json.loads((run / "audit.json").read_text())["findings"] == []
+    report = (run / "report.html").read_text()
+    assert "not tried" in report and "at chance" not in report
+
+
 def test_choose_prints_what_keeps_the_promise(selfsame):
     few = ("--methods", "feduv", "--rounds", 1, "--watched", 2, "--device", "cpu", "--quiet")
     code, out, err = selfsame("choose", "--most-leakage", 0.3, *few)

@@ -104,6 +104,30 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     assert [line["x"] for line in curve["lines"] if line["from"] == "paper"] == [[2]] and len(plane["lines"]) >= 2
 
 
+def test_what_was_found_stays_where_the_data_are_gone(selfsame):
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL)
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p", "--quiet")
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    page, before = Path("p/table-4.md").read_text(), json.loads(Path("p/table-4.json").read_text())
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace('"digits"\nturns = 1', '"cifar100"'))
+    code, out, err = selfsame(*words)
+    assert code == 1 and "not run: fedhide-cifar100: empty" in err and "| FedHide(0.5) |" in page
+    assert (Path("p/table-4.md").read_text(), json.loads(Path("p/table-4.json").read_text())) == (page, before)
+    assert "FedHide(0.5)" in out
+    code, _, _ = selfsame(*words, "--share", "0.5")  # another command: nothing is known of it
+    assert code == 1 and json.loads(Path("p/table-4.json").read_text())["parts"] == []
+
+
+def test_a_place_that_is_not_there(selfsame):
+    answer = selfsame("paper", "fedhide", "--recipes", "mine", "--path", "nowhere", "--out", "p")
+    assert answer == (2, "", "selfsame: --path nowhere: no such folder\n") and not Path("p").exists()
+    code, _, err = selfsame("paper", "fedhide", "--table", "2")
+    assert code == 2 and "a script: python bench/inversion.py" in err and err.count("\n") == 1
+    code, _, err = selfsame("paper", "nosuch")
+    assert (code, err) == (2, "selfsame: unknown paper 'nosuch'; known: fdml, fedaws, fedhide, fedmetric, feduv\n")
+
+
 def drawn(page):
     return json.loads(Path(page).read_text())["parts"][0]["drawing"]
 
@@ -203,7 +227,7 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame):
     Path("mine/fdml-cameraauth.toml").write_text(FAR.format("imagefolder"))
     words = ("paper", "fdml", "--table", "i", "--recipes", "mine", "--out", "p", "--path", "empty", "--quiet")
     code, _, err = selfsame(*words, "--share", "0.5")
-    assert code == 0 and "not run: fdml-cameraauth: DATA/lfw: no such folder" in err
+    assert code == 0 and "not run: fdml-cameraauth: empty/lfw: no such folder" in err
     plain = json.loads(Path("p/table-i.json").read_text())
     variants = {one["title"]: one for one in plain["parts"][0]["variants"]}
     assert list(variants) == ["FDML", "untrained network", "fixed vectors"]  # the exceptions are Table II's

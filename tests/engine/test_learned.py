@@ -46,8 +46,10 @@ def test_patterns_and_presets(patterns, wanted):
 
 
 def test_adapters_are_for_matrices_that_do_not_learn_themselves():
-    found = choose_learned(example(), ("4", "norms"), 8)
-    assert found.ranks == {"0.weight": 6, "3.weight": 5}  # of kernels 6 x 9, and of a matrix 5 x 216
+    found = choose_learned(example(), ("4", "norms"), 3)
+    assert found.ranks == {"0.weight": 3, "3.weight": 3}  # of kernels 6 x 9, and of a matrix 5 x 216
+    narrow = choose_learned(nn.Sequential(nn.Linear(3, 400), nn.Linear(400, 400)), (), 8)
+    assert narrow.ranks == {"0.weight": 3, "1.weight": 8}  # no more than a matrix can use
     recurrent = choose_learned(Recurrent((1, 8, 8), 4), (), 2)
     assert recurrent.names == () and set(recurrent.ranks.values()) == {2} and len(recurrent.ranks) == 5
 
@@ -59,6 +61,8 @@ def test_what_fits_nothing_gets_one_line():
         choose_learned(example(), ("fc9",), 0)
     with pytest.raises(SelfsameError, match=r"net\.adapters: no matrix .* is left to adapt"):
         choose_learned(example(), ("all",), 2)
+    with pytest.raises(SelfsameError, match=r"net\.adapters: of rank 8 they hold 1,195 numbers and their .* 1,134;"):
+        choose_learned(example(), ("4", "norms"), 8)  # 6 (6 + 9) + 5 (5 + 216), where 6 x 9 + 5 x 216 are adapted
     with pytest.raises(SelfsameError, match=r"net\.adapters: must be at least 0"):
         from_mapping({"net": {"adapters": -1}})
     assert from_mapping({"net": {"train": "last"}}).net.train == ("last",)

@@ -1,6 +1,6 @@
 """What attackers got, in a table and in words."""
 
-from selfsame.report.findings import audit_remarks, audit_rows, audit_sheet, strongest_words
+from selfsame.report.findings import NOTHING_TRIED, attacked, audit_remarks, audit_rows, audit_sheet, strongest_words
 
 
 def finding(**given):
@@ -33,7 +33,10 @@ def test_words():
     assert strongest_words(audit(best, strongest=best)) == (
         "The strongest attacker: updates, one update (server, clear), identifies 100 % of the owners (a guess: 7 %)."
     )
-    assert strongest_words(audit()) == "Nobody gets more than a guess would."
+    assert strongest_words(audit(finding(identified=0.07))) == "Nobody gets more than a guess would."
+    assert strongest_words(audit(sends=False)) == "Nobody gets more than a guess would."
+    for found in ([], [finding(applies=False)], [finding(vectors=False)]):  # that is no promise
+        assert strongest_words(audit(*found)) == NOTHING_TRIED and not attacked(audit(*found))
     twice = [finding(said="nothing stops it"), finding(said="nothing stops it", did="a sum"), finding(said="")]
     hidden = finding(said="not of this run", applies=False)
     assert audit_remarks(audit(*twice, hidden)) == ["updates, one update; updates, a sum: nothing stops it."]
