@@ -51,7 +51,7 @@ from torch.nn import functional as F
 from selfsame import nets
 from selfsame.data import Federation, load
 from selfsame.data.choosing import for_choosing
-from selfsame.data.noise import in_noise
+from selfsame.data.noisy import in_noise
 from selfsame.engine.setup import prepare
 from selfsame.engine.starting import KEPT, keep_start
 from selfsame.measure.curves import roc

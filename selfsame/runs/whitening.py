@@ -18,7 +18,7 @@ from selfsame.config.recipe import Recipe, to_toml
 from selfsame.data import Federation, Samples
 from selfsame.data.federation import SAMPLES
 from selfsame.data.fingerprint import keep_fingerprint
-from selfsame.data.noise import in_noise
+from selfsame.data.noisy import in_noise
 from selfsame.engine import checkpoint
 from selfsame.engine.starting import KEPT, keep_start
 from selfsame.errors import SelfsameError

@@ -12,7 +12,7 @@ from trees import people_tree
 
 from selfsame import nets
 from selfsame.config.recipe import read_toml
-from selfsame.data.noise import in_noise
+from selfsame.data.noisy import in_noise
 from selfsame.device import vault
 from selfsame.engine.checkpoint import read_tensors
 from selfsame.errors import SelfsameError

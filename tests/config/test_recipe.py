@@ -195,6 +195,7 @@ RANGES = [
     ("net.adapters", [-1]),
     ("net.keep", [-1.0, math.nan]),
     ("net.whitened", [-1.0, math.nan]),
+    ("net.whitened_noise", [-1.0, math.nan]),
     ("cohort.size", [-1]),
     ("cohort.sampling", ["random"]),
     ("cohort.weights", ["n"]),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from selfsame.data.noise import in_noise
+from selfsame.data.noisy import in_noise
 
 
 def drawn(seed=3):
