@@ -64,7 +64,7 @@ class Exhibit:
 
 
 _HIDE = ("fedhide-cifar100", "fedhide-voxceleb1", "fedhide-vggface2")
-_UV = ("feduv-fig4-mnist-uv", "feduv-fig4-celeba", "feduv-fig4-voxceleb")
+_UV = ("feduv-fig4-mnist-uv", "feduv-fig4-celeba", "feduv-fig4-voxceleb", "feduv-fig4-audiomnist")
 _XC = ("fedaws-table3-amazoncat", "fedaws-table3-amazon670k", "fedaws-table3-wikilshtc")
 _PS = ("p@1", "p@3", "p@5")
 _AUTH, _EERS = ("vii_c",), ("eer_seen", "eer")

@@ -170,7 +170,7 @@ def test_curves_of_three_populations_and_of_training(selfsame):
     """As FedUV's Figs. 3 and 4, on digits."""
     Path("mine/feduv-fig3-mnist-uv.toml").write_text(UV.rpartition("[[variant]]")[0])
     Path("mine/feduv-fig4-mnist-uv.toml").write_text(UV)
-    for name in ("celeba", "voxceleb"):
+    for name in ("celeba", "voxceleb", "audiomnist"):
         Path(f"mine/feduv-fig4-{name}.toml").write_text(FAR.format(name.replace("voxceleb", "voxceleb_uv")))
     code, _, err = selfsame("paper", "feduv", "--recipes", "mine", "--out", "p", "--quiet")
     assert code == 0, err
