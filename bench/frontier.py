@@ -198,6 +198,7 @@ def measured(
         "leak": 0.0 if top is None else top.identified,
         "by": "" if top is None else f"{top.attacker}, {top.did}",
         "group": case.group,
+        "cohort": run.recipe.cohort.size,
         "chance": case.chance,
         "findings": [asdict(one) for one in found],
         "active": [asdict(one) for one in active],

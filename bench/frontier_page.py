@@ -51,7 +51,8 @@ def rows(files: list[Path]) -> list[Row]:
 def _row(data: str, method: str, mode: str, lines: list[Row]) -> Row:
     eer = [1 - line["p@1"] if data in CLASSIFIED else line["eer"] for line in lines]
     counted = [max((_found(line, mode)), default=0.0) for line in lines]
-    share = 1 / lines[0]["group"] if mode != "clear" else 0.0
+    group = lines[0]["cohort" if data in CLASSIFIED else "group"]
+    share = 1 / group if mode != "clear" else 0.0
     return {
         "data": data, "method": method, "aggregation": mode, "seeds": len(lines), "lr": lines[0]["lr"],
         "eer": statistics.mean(eer), "least": min(eer), "most": max(eer), "identified": statistics.mean(counted),
