@@ -2,7 +2,6 @@
 
 import json
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ RESULTS, KEPT = ROOT / "docs" / "results", ROOT / "bench" / "kept"
 @pytest.fixture
 def page_of_frontier(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    monkeypatch.setitem(sys.modules, "sharing", __import__("sharing"))
     return __import__("frontier_page")
 
 

@@ -259,10 +259,10 @@ class Run:
     def _whitening(self) -> dict[str, str]:
         """What stands behind the network, and where it comes from."""
         share, noise = self.recipe.net.whitened, self.recipe.net.whitened_noise
+        if not share:
+            return {}
         heard = f", of samples as they are and in noise of {noise:g} dB" if noise else ""
-        return (
-            {"whitening": f"share {share:g}, from one sum over {self.state.present:,} devices{heard}"} if share else {}
-        )
+        return {"whitening": f"share {share:g}, from one sum over {self.state.present:,} devices{heard}"}
 
     @property
     def facts(self) -> dict[str, str]:

@@ -176,10 +176,10 @@ class Reprint:
         if not page.is_file():
             return {}
         found = read_json(page)
-        alike = (
-            isinstance(found, dict) and found.get("format") == FORMAT and found.get("command") == self._command(exhibit)
-        )
-        return {part["recipe"]: part for part in found["parts"]} if alike else {}
+        wanted = {"format": FORMAT, "command": self._command(exhibit)}
+        if not (isinstance(found, dict) and wanted.items() <= found.items()):
+            return {}
+        return {part["recipe"]: part for part in found["parts"]}
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []

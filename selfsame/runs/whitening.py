@@ -105,9 +105,8 @@ def whiten_run(
     tick("adding up")
     sum_V = added_up(run, problem.federation, terms.devices, noise)
     mean_D, matrix_DD = whitening(sum_V, problem.world.dim, terms.devices, share)
-    made = replace(
-        recipe, net=replace(recipe.net, whitened=share, whitened_noise=noise), title=f"{run.title}, whitened"
-    )
+    part = replace(recipe.net, whitened=share, whitened_noise=noise)
+    made = replace(recipe, net=part, title=f"{run.title}, whitened")
     first = problem.model.net_views(problem.model.first_here)
     write(folder / "recipe.toml", to_toml(made).encode())
     keep_fingerprint(problem.federation, folder)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from selfsame.data.noisy import in_noise
+from selfsame.errors import SelfsameError
 
 
 def drawn(seed=3):
@@ -38,6 +39,12 @@ def test_the_generator_alone_decides():
     draw = drawn()
     assert not torch.equal(in_noise(raw, 10.0, draw), in_noise(raw, 10.0, draw))
     assert torch.equal(raw, torch.ones(4, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.bool])
+def test_names_of_features_have_no_loudness(dtype):
+    with pytest.raises(SelfsameError, match="have no loudness"):
+        in_noise(torch.ones(2, 5, dtype=dtype), 10.0, drawn())
 
 
 def test_silence_stays_silent():
