@@ -67,6 +67,8 @@ METHODS: dict[str, tuple[Tables, tuple[Tables, Tables]]] = {
     "FedHide": (_HIDE, _NEGATIVES),
     "FedHide, no negatives": ({**_HIDE, "negative_weight": 0.0}, ({"first_length": 0.0}, {"first_length": 1.0})),
     "FedGN(1)": ({"name": "fedgn", "sigma": 1.0}, _NEGATIVES),
+    "FedCS(0.05)": ({"name": "fedcs", "cosine": 0.05}, _NEGATIVES),
+    "FedMetric": ({"name": "fedmetric"}, ({"negative_weight": 0.5}, {"negative_weight": 0.1})),
     "FedAwS": ({"name": "fedaws"}, ({"spread_weight": 10.0}, {"spread_weight": 1.0})),
     "FedUV": ({"name": "feduv", "secrets": "seeded"}, ({"code_length": 127}, {"code_length": 255})),
     "fixed": ({"name": "fixed"}, _MARGINS),
