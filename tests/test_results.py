@@ -36,3 +36,19 @@ def test_what_was_found_of_pictures_is_what_the_kept_cases_say():
         there = [row for row in rows if name in row and (case["attacker"] == "shared" or case["network"] in row)]
         plain = [row.replace("*", "") for row in there]
         assert any(f"| {said} | {count} |" in row for row in plain), (case["key"], said, count)
+
+
+@pytest.mark.parametrize("which", ["delicious", "bibtex", "corel5k"])
+def test_tables_3_and_4_of_fedaws_are_what_the_kept_runs_say(which, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.setattr("sys.argv", ["labels", "table", str(KEPT / "labels.jsonl"), "--which", which])
+    __import__("labels").main()
+    methods, curve = capsys.readouterr().out.strip().split("\n\n")
+    text = (RESULTS / "extreme.md").read_text(encoding="utf-8")
+    assert methods in text and len(methods.splitlines()) == 6
+    place = {"delicious": 2, "bibtex": 3, "corel5k": 4}[which]
+    page = text.split("| k | lambda |")[1].splitlines()[2:]
+    for line, row in zip(curve.splitlines()[2:], page, strict=False):
+        k, weight, *figures = (cell.strip() for cell in line.strip("|").split("|"))
+        said = [cell.strip() for cell in row.strip("|").split("|")]
+        assert said[:2] == [k, weight] and said[place] == " / ".join(figures[:3])
