@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,42 @@ def test_tables_3_and_4_of_fedaws_are_what_the_kept_runs_say(which, monkeypatch,
         k, weight, *figures = (cell.strip() for cell in line.strip("|").split("|"))
         said = [cell.strip() for cell in row.strip("|").split("|")]
         assert said[:2] == [k, weight] and said[place] == " / ".join(figures[:3])
+
+
+def test_fedmetrics_table_2_is_what_the_kept_runs_say(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.setattr("sys.argv", ["fedmetric", "table", str(KEPT / "fedmetric-mnist.jsonl")])
+    __import__("fedmetric").main()
+    rows = [[cell.strip() for cell in line.split("|")] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert {row[6] for row in rows} == {"600", "10,000"} and all(row[7] == "3" for row in rows)
+    pages = {
+        name: (RESULTS / name).read_text(encoding="utf-8").replace("*", "") for name in ("fedmetric.md", "mnist.md")
+    }
+    assert all(row[3] in pages["fedmetric.md"] for row in rows)
+    assert all(row[3] in pages["mnist.md"] for row in rows if row[6] == "10,000" and row[1] in ("pos", "proxy", "true"))
+
+
+def test_faces_of_six_methods_are_what_the_kept_runs_say():
+    text = (RESULTS / "pretrained.md").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in (KEPT / "adapt-lfw.jsonl").read_text().splitlines()]
+    runs = {(key["method"], key["kind"], key["seed"], key["fold"]): line for line in lines
+            if (key := line["key"])["phase"] == "measure"}  # fmt: skip
+    for method, (kind, learns) in product(
+        ("FDML", "FedCrowd", "softmax", "FedHide", "FedAwS", "FedUV"),
+        (("all", "all"), ("adapters", "adapters of rank 3")),
+    ):
+        some = [[runs[method, kind, seed, fold] for fold in (1, 2, 3, 4)] for seed in (0, 1, 2)]
+        after = [100 * statistics.fmean(run["after"]["value"] for run in seed) for seed in some]
+        every = [run for seed in some for run in seed]
+        before, away, left = (
+            100 * statistics.fmean(value)
+            for value in (
+                [run["before"]["value"] for run in every],
+                [run["away"]["before"]["value"] for run in every],
+                [run["away"]["after"]["value"] for run in every],
+            )
+        )
+        below = sum(run["change"]["high"] < 0 for run in every)
+        spread = f"{statistics.fmean(after):.2f} [{min(after):.2f}, {max(after):.2f}]"
+        row = f"| {method} | {learns} | {before:.2f} | {spread} | {below} of 12 | {away:.2f} | {left:.2f} |"
+        assert row in text, row
