@@ -19,6 +19,7 @@ from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode, hold
 from selfsame.deploy.guest import FAILURES, Guest
 from selfsame.deploy.memory import Memory
+from selfsame.deploy.received import network_digest
 from selfsame.deploy.schedule import Conditions
 from selfsame.deploy.split.attest import Policy
 from selfsame.engine.model import Model
@@ -237,7 +238,7 @@ class Device(Guest[Agreement]):
         theta_P: Tensor | None = None,
     ) -> Fields:
         """What leaves for a sum, masked or sealed: an update of this network, or without one what a poll asks for."""
-        from selfsame.deploy.aggregation.contribution import contribution, masked, network_digest
+        from selfsame.deploy.aggregation.contribution import contribution, masked
         from selfsame.enclave.records import HASH, POLL, Context
 
         try:

@@ -15,6 +15,8 @@ _ARRAY = struct.Struct("<BII")  # type, rows, columns; then the values, row by r
 _FLOAT32 = 1
 _PIECE = 1 << 16
 
+DIGEST = 32  # bytes that stand for a network
+
 REASONS = {
     "frame": "the frame is empty or of an unknown kind",
     "size": "more or fewer bytes than the message says or the plan allows",
@@ -55,7 +57,7 @@ class Order(IntEnum):
     ATTEST = 1  # a client's nonce -> the enclave's key, a quote
     HELLO = 2  # a client's first sealed message -> the welcome
     FORGET = 3  # a session -> nothing
-    BEGIN = 4  # a round -> nothing
+    BEGIN = 4  # a round and its network -> nothing
     SEALED = 5  # embeddings or a gradient, sealed -> nothing
     DERIVE = 6  # a round -> sealed derivatives, one message a participant
     AGGREGATE = 7  # a round -> the weighted mean of the gradients

@@ -2,7 +2,8 @@
 
 Two things come out of a round: to each participant its own noised derivatives, sealed to it; and, once the plan's
 number of gradients is in, their weighted mean. Each comes out once: two means over different participants would
-differ by somebody's gradient.
+differ by somebody's gradient. Embeddings are sealed with the digest of the network that they were made with, and a
+round has one network: where others were sent one without features, the mean would be a single device's gradient.
 
 Where the loss compares samples with class vectors, a device is a class. Its vector begins with its first round, learns
 in every round that ends with a mean, and never comes out.
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from selfsame.enclave import losses, quote, seal
 from selfsame.enclave.door import Attest, Door
 from selfsame.enclave.mandate import Mandate
-from selfsame.enclave.message import Content, Denied, Order, clipped, pack, packed_size, unpack
+from selfsame.enclave.message import DIGEST, Content, Denied, Order, clipped, pack, packed_size, unpack
 from selfsame.enclave.noise import Draw, Mechanism, kept, noised
 
 _NUMBER = struct.Struct("<Q")
@@ -35,6 +36,7 @@ class Sitting:
     """What the enclave holds between the first embedding and the aggregate."""
 
     number: int
+    network: bytes  # its digest
     emb: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by session, until derivatives are out
     devices: set[bytes] = field(default_factory=set)  # whose embeddings are in
     sizes: dict[int, int] = field(default_factory=dict)  # |d_i|, of those who were sent derivatives
@@ -73,7 +75,7 @@ class Enclave(Door):
 
     def largest_frame(self) -> int:
         plan = self._plan
-        return 256 + max(packed_size(plan.samples, plan.dim), packed_size(1, plan.parameters))
+        return 256 + max(DIGEST + packed_size(plan.samples, plan.dim), packed_size(1, plan.parameters))
 
     def _quote(self, nonce: bytes) -> bytes:
         """A quote, with which one session can be opened."""
@@ -109,10 +111,12 @@ class Enclave(Door):
 
     def _begin(self, payload: bytes) -> bytes:
         """A new round; one that is still open is given up."""
-        number = _number(payload)
+        number, network = _number(payload[: _NUMBER.size]), payload[_NUMBER.size :]
+        if len(network) != DIGEST:
+            raise Denied("size")
         if number <= self._last_round or self._begun >= self._plan.rounds:
             raise Denied("round")
-        self._round, self._last_round, self._begun = Sitting(number), number, self._begun + 1
+        self._round, self._last_round, self._begun = Sitting(number, network), number, self._begun + 1
         return b""
 
     def _sealed(self, message: bytes) -> bytes:
@@ -126,7 +130,9 @@ class Enclave(Door):
         plan, current = self._plan, self._round
         if claimed == Content.EMBEDDINGS:
             text = channel.open(Content.EMBEDDINGS, current.number, message)
-            emb_BD = unpack(text, plan.samples, plan.dim)
+            emb_BD = unpack(text[DIGEST:], plan.samples, plan.dim)
+            if text[:DIGEST] != current.network:
+                raise Denied("network")
             device = self._device_of[session]
             if current.sizes or device in current.devices:
                 raise Denied("state")
@@ -204,7 +210,7 @@ class Enclave(Door):
         return pack(mean_P[None])
 
     def _now(self) -> dict[str, Any]:
-        now = self._round or Sitting(0)
+        now = self._round or Sitting(0, b"")
         return {
             "sessions": len(self._channels),
             "round": now.number,

@@ -11,6 +11,7 @@ from selfsame.enclave.mandate import Mandate
 from selfsame.enclave.session import Enclave
 
 IN, DIM = 5, 3
+NETWORK = bytes(range(32))  # stands for the digest of a round's network
 
 
 def a_plan(**changes):
@@ -31,7 +32,14 @@ def a_plan(**changes):
     return Mandate(**(whole | changes))
 
 
-class Recording(Controller):
+class OneNetwork(Controller):
+    """A controller whose rounds have the network of these tests, unless another one is named."""
+
+    def begin(self, round, network=NETWORK):
+        super().begin(round, network)
+
+
+class Recording(OneNetwork):
     """A controller that keeps every byte that passed."""
 
     def __init__(self, plan, **options):
@@ -44,7 +52,7 @@ class Recording(Controller):
         return answer
 
 
-class Direct(Controller):
+class Direct(OneNetwork):
     """A controller whose enclave is an object: quicker than a process, the same frames."""
 
     def __init__(self, plan, **options):
@@ -70,6 +78,9 @@ class Device(Participant):
 
     def embed(self, weight_ID):
         return self.x_BI @ weight_ID
+
+    def embeddings(self, round, emb_BD, network=NETWORK):
+        return super().embeddings(round, emb_BD, network)
 
     def pull_back(self, grad_BD):
         return (self.x_BI.T @ grad_BD).ravel()

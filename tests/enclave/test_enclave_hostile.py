@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from split_small import DIM, IN, Direct, a_plan, joined, run_round, weights
+from split_small import DIM, IN, NETWORK, Direct, a_plan, joined, run_round, weights
 
 from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.message import Content, Denied, Order, clipped, pack, unpack
@@ -27,7 +27,7 @@ def messages(kind, controller, devices, rng):
 
     if kind == "malformed":
         for i in range(THOUSAND):
-            good = sealed(pack(emb_BD))
+            good = sealed(NETWORK + pack(emb_BD))
             cut, at = rng.randrange(len(good)), rng.randrange(len(good))
             yield (
                 good[:cut],
@@ -42,22 +42,22 @@ def messages(kind, controller, devices, rng):
             yield old[i % 20]
     elif kind == "cross-round":
         for i in range(THOUSAND):
-            yield sealed(pack(emb_BD), number=(1, 3, 0, 2**63)[i % 4])
+            yield sealed(NETWORK + pack(emb_BD), number=(1, 3, 0, 2**63)[i % 4])
     elif kind == "wrong key":
         stranger = joined(Direct(controller.mandate), len(devices))[0]
         for i in range(THOUSAND):
-            message = sealed(pack(emb_BD), by=stranger)
+            message = sealed(NETWORK + pack(emb_BD), by=stranger)
             claims = devices[i % 3].session.to_bytes(8, "little")
             yield message[:1] + claims + message[9:17] + (10**6 + i).to_bytes(8, "little") + message[25:]
     elif kind == "NaN":
         for i in range(THOUSAND):
             bad = emb_BD.copy()
             bad.flat[rng.randrange(bad.size)] = (np.nan, np.inf, -np.inf)[i % 3]
-            yield sealed(pack(bad))
+            yield sealed(NETWORK + pack(bad))
     elif kind == "wrong shape":
         for i in range(THOUSAND):
             rows, columns = ((5, DIM), (4, DIM + 1), (1, DIM - 1), (0, DIM), (2, 1))[i % 5]
-            yield sealed(pack(np.ones((rows, columns))))
+            yield sealed(NETWORK + pack(np.ones((rows, columns))))
 
 
 ALLOWED = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 
@@ -18,11 +17,6 @@ from selfsame.enclave.records import OVERHEAD, SEED, Context, seal_record
 MASKED, RECORDS = "masked", "records"
 RECORD = OVERHEAD + SEED  # bytes of one helper's
 _DTYPE = {16: torch.int16, 32: torch.int32}
-
-
-def network_digest(theta_P: Tensor) -> bytes:
-    """What stands for a network: its numbers as they were received."""
-    return hashlib.sha256(theta_P.detach().cpu().contiguous().numpy().tobytes()).digest()
 
 
 def masked_fields(terms: SumTerms) -> dict[str, Field]:

@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from selfsame.deploy.aggregation.base import Outcome, Totals
-from selfsame.deploy.aggregation.contribution import network_digest
 from selfsame.deploy.aggregation.groups import Group
-from selfsame.deploy.aggregation.masked import as_received
 from selfsame.deploy.aggregation.sealing import RECORD, run_nonce, sealed_fields, sum_plan
 from selfsame.deploy.aggregation.store import Pending, Store
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import REASONS, Field, Json, Refused
 from selfsame.deploy.process import EnclaveEnded, EnclaveProcess
+from selfsame.deploy.received import as_received, network_digest
 from selfsame.enclave.adder import register_bytes, register_digest, unmask_bytes
 from selfsame.enclave.mandate import SumPlan
 from selfsame.enclave.masks import NUMBERS

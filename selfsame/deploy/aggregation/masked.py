@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from selfsame.deploy.aggregation.base import Errand, Outcome, Totals
-from selfsame.deploy.aggregation.contribution import MASKED, RECORDS, masked_fields, network_digest
+from selfsame.deploy.aggregation.contribution import MASKED, RECORDS, masked_fields
 from selfsame.deploy.aggregation.groups import Group
 from selfsame.deploy.aggregation.helper import BLAMED, request, unmasked
 from selfsame.deploy.aggregation.store import Pending, Store
 from selfsame.deploy.aggregation.sum_terms import ENCLAVE, SumTerms
-from selfsame.deploy.codec import Field, Json, Refused, Spec, decode, encode, glance
+from selfsame.deploy.codec import Field, Json, Refused, decode, glance
+from selfsame.deploy.received import as_received, network_digest
 from selfsame.enclave.masks import NUMBERS
 from selfsame.enclave.records import POLL, Record, group_digest
 from selfsame.enclave.release import Asked
@@ -239,12 +240,3 @@ class Masked(Totals):
 def records_of(fields: Fields) -> list[Record]:
     """A device's records, one for each helper."""
     return [Record.unpack(bytes(row.numpy())) for row in fields[RECORDS]]
-
-
-def as_received(theta_P: torch.Tensor, half: bool) -> torch.Tensor:
-    """The network as a device reads it from its request."""
-    if not half:
-        return theta_P.cpu()
-    sent = encode("train", 0, {"run": ""}, {"network": theta_P}, frozenset({"network"}))
-    fields = {"network": Field((len(theta_P),), theta_P.dtype, half=True)}
-    return decode(sent, expected=Spec("train", fields=fields)).fields["network"]

@@ -21,7 +21,7 @@ from selfsame.deploy.agreement import DTYPE, Agreed, sample_terms
 from selfsame.deploy.codec import Field, Refused, Spec
 from selfsame.deploy.schedule import Terms
 from selfsame.enclave.mandate import Mandate
-from selfsame.enclave.message import packed_size
+from selfsame.enclave.message import DIGEST, packed_size
 from selfsame.engine.problem import Problem
 from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
@@ -36,7 +36,7 @@ _STEEP = 10.0  # a gradient in lengths of the first network: honest ones have up
 class SplitAgreement(Agreed):
     """The terms of split rounds: everything else that a device agrees to, and Algorithm 3's least numbers."""
 
-    FORMAT = "selfsame-split-agreement-2"
+    FORMAT = "selfsame-split-agreement-3"
 
     required: int  # embeddings before derivatives are computed
     gradients: int  # gradients before a sum leaves the enclave
@@ -146,7 +146,7 @@ def to_derive(mandate: Mandate) -> Spec:
 
 
 def embedded(mandate: Mandate) -> Spec:
-    return _sealed("embed", {}, packed_size(mandate.samples, mandate.dim))
+    return _sealed("embed", {}, DIGEST + packed_size(mandate.samples, mandate.dim))
 
 
 def derived(mandate: Mandate) -> Spec:

@@ -32,9 +32,9 @@ class Controller(EnclaveProcess):
         """End a session whose registration has run out."""
         self._ask(Order.FORGET, _NUMBER.pack(session))
 
-    def begin(self, round: int) -> None:
-        """Open a round; one that is still open is given up (strategy AS)."""
-        self._ask(Order.BEGIN, _NUMBER.pack(round))
+    def begin(self, round: int, network: bytes) -> None:
+        """Open a round of one network, named by its digest; a round that is still open is given up (strategy AS)."""
+        self._ask(Order.BEGIN, _NUMBER.pack(round) + network)
 
     def submit(self, message: bytes) -> str | None:
         """Relay embeddings or a gradient; None if they were taken, else why not."""

@@ -102,9 +102,9 @@ class Participant:
         """The session's number; 0 before it is open."""
         return self._channel.session if self._channel else 0
 
-    def embeddings(self, round: int, emb_BD: NDArray[np.floating]) -> bytes:
-        """Step 4: a batch's embeddings, sealed."""
-        return self._open().seal(Content.EMBEDDINGS, round, pack(emb_BD))
+    def embeddings(self, round: int, emb_BD: NDArray[np.floating], network: bytes) -> bytes:
+        """Step 4: a batch's embeddings, sealed with the digest of the network that they were made with."""
+        return self._open().seal(Content.EMBEDDINGS, round, network + pack(emb_BD))
 
     def derivatives(self, round: int, message: bytes) -> NDArray[np.float32]:
         """Step 6: the loss's derivatives by this device's embeddings."""

@@ -1,0 +1,23 @@
+"""A round's network as devices receive it, and the digest by which an enclave or a helper knows it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from torch import Tensor
+
+from selfsame.deploy.codec import Field, Spec, decode, encode
+
+
+def network_digest(theta_P: Tensor) -> bytes:
+    """What stands for a network: its numbers as they were received."""
+    return hashlib.sha256(theta_P.detach().cpu().contiguous().numpy().tobytes()).digest()
+
+
+def as_received(theta_P: Tensor, half: bool) -> Tensor:
+    """The network as a device reads it from its request."""
+    if not half:
+        return theta_P.cpu()
+    sent = encode("train", 0, {"run": ""}, {"network": theta_P}, frozenset({"network"}))
+    fields = {"network": Field((len(theta_P),), theta_P.dtype, half=True)}
+    return decode(sent, expected=Spec("train", fields=fields)).fields["network"]
