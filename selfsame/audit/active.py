@@ -23,6 +23,7 @@ from torch import Tensor
 from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.readers import read_sum, some_clients
+from selfsame.audit.split_server import NETWORKS, has_strangers, two_networks
 from selfsame.audit.transcript import local_updates
 from selfsame.audit.updates import can_watch
 from selfsame.engine.problem import Problem
@@ -64,6 +65,8 @@ class ActiveServer:
         if case.problem.method.attack_updates(_nothing_seen(case)) is not None:
             if not case.split:
                 yield from self._networks(case)
+            elif has_strangers(case):
+                yield self._split_networks(case)
             yield from self._sybils(case)
         if isinstance(case.problem.method, FedHide):
             yield self._table(case)
@@ -92,6 +95,12 @@ class ActiveServer:
                 yield Finding(self.name, did, "server", under, 0.0, None, chance, 1, said=words)
         words = f"what it would get of sums over {group} if nobody checked digests"
         yield Finding(self.name, f"{did}, unseen", "server", SUMS, *got, chance, 1, said=words, compared=True)
+
+    def _split_networks(self, case: Audited) -> Finding:
+        """The same in split rounds, whose enclave is not told which network embeddings and gradients belong to."""
+        client_M = some_clients(case, _TARGETS)
+        got = case.judged(client_M, two_networks(case, client_M))
+        return Finding(self.name, "2 networks", "server", "enclave", *got, case.chance, 1, said=NETWORKS)
 
     def _sybils(self, case: Audited) -> Iterator[Finding]:
         """What is left of a sum once the server has taken off what its own members sent, and of one that it thinned."""

@@ -8,6 +8,7 @@ Shapes: M clients, B samples a batch, D embedding width, P parameters.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -26,32 +27,35 @@ _AT_ONCE = 64  # clients whose samples are embedded at a time
 
 def split_updates(problem: Problem, state: State, client_M: Tensor, lr: Tensor) -> Tensor:
     """How each of these clients would move the network in the next round, (M, P)."""
-    size = min(cohort_size(problem.recipe, state.present), state.present)
-    parts = [_of_cohort(problem, state, part_M, size, lr) for part_M in client_M.split(size)]
-    return torch.cat(parts)
+    moves = []
+    for part_M in client_M.split(cohort_size(problem.recipe, state.present)):
+        moves += gradients(problem, state, filled_up(problem, state, part_M))[: len(part_M)]
+    return -lr.to(state.theta_P.dtype) * torch.stack(moves)
 
 
-def _of_cohort(problem: Problem, state: State, client_M: Tensor, size: int, lr: Tensor) -> Tensor:
-    """The same of one cohort, of which these clients are the first."""
-    all_M = torch.cat([client_M, _others(problem, state, client_M)[: size - len(client_M)]])
-    who = problem.cohort(all_M, torch.ones_like(all_M, dtype=torch.bool))
-    (batch,) = problem.batches(all_M, state.round)
+def filled_up(problem: Problem, state: State, client_M: Tensor) -> Tensor:
+    """A whole cohort that begins with these clients; the others in an order drawn by the run's seed."""
+    order_N = problem.server_stream("audit cohort", state.round).bits(state.present)[0].argsort()
+    more = cohort_size(problem.recipe, state.present) - len(client_M)
+    return torch.cat([client_M, order_N[~torch.isin(order_N, client_M)][:more]])
+
+
+def gradients(
+    problem: Problem, state: State, client_M: Tensor, theta_MP: Sequence[Tensor] | None = None
+) -> list[Tensor]:
+    """What each device of this cohort returns to the enclave; `theta_MP`: where they were not sent the same network."""
+    model, theta_MP = problem.model, [state.theta_P] * len(client_M) if theta_MP is None else theta_MP
+    who = problem.cohort(client_M, torch.ones_like(client_M, dtype=torch.bool))
+    (batch,) = problem.batches(client_M, state.round)
     with torch.no_grad():
-        emb_MBD = torch.stack([problem.model.embed_eager(state.theta_P, x_B) for x_B in batch.x_MB])
+        emb_MBD = torch.stack([model.embed_eager(*pair) for pair in zip(theta_MP, batch.x_MB, strict=True)])
     there_MB = batch.mask_MB * batch.sound_M[:, None]
     _, grad_MBD, _ = derive(problem, state.enclave, emb_MBD, there_MB, who, state.round)
-    moves = []
-    for x_B, grad_BD in zip(batch.x_MB[: len(client_M)], grad_MBD, strict=False):
-        theta = state.theta_P.detach().requires_grad_()
-        (gradient_P,) = torch.autograd.grad(problem.model.embed_eager(theta, x_B), theta, grad_BD)
-        moves.append(-lr.to(gradient_P.dtype) * gradient_P)
-    return torch.stack(moves)
-
-
-def _others(problem: Problem, state: State, client_M: Tensor) -> Tensor:
-    """Everybody else, in an order drawn by the run's seed."""
-    order_N = problem.server_stream("audit cohort", state.round).bits(state.present)[0].argsort()
-    return order_N[~torch.isin(order_N, client_M)]
+    found: list[Tensor] = []
+    for theta_P, x_B, grad_BD in zip(theta_MP, batch.x_MB, grad_MBD, strict=True):
+        theta = theta_P.detach().requires_grad_()
+        found += torch.autograd.grad(model.embed_eager(theta, x_B), theta, grad_BD)
+    return found
 
 
 @torch.no_grad()
