@@ -31,7 +31,7 @@ from selfsame.methods.update_attack import Seen, seen_of
 ONE = torch.tensor(1.0, dtype=torch.float64)
 
 
-def case_of(rounds=0, watched=4, precision="float64", **parts):
+def case_of(rounds=0, watched=1, precision="float64", **parts):
     """FDML on digits, trained for some rounds."""
     tables = {
         "method": {"name": "fdml"},
@@ -105,7 +105,8 @@ def test_moments_are_summed_and_read_back_from_adam():
 
 def test_a_whole_cohort_has_no_shift():
     """Distances do not change when all embeddings move together."""
-    seen = watch(case_of().problem, case_of().state, torch.arange(14)).seen
+    case = case_of()
+    seen = watch(case.problem, case.state, case.everyone).seen
     assert float(seen.shift_MD.sum(0).norm()) < 1e-9 * float(seen.shift_MD.norm(dim=1).min())
 
 
@@ -136,16 +137,17 @@ def test_owners_are_named_in_the_clear_and_by_nobody_elses_update():
 
 
 def test_who_sends_nothing_in_one_round_does_in_another():
-    case = case_of(60, watched=20, precision="float32")
+    case = case_of(60, watched=12, precision="float32")
     found = by_did(UpdateReader(), case)
     assert found["one update"].identified < found["over rounds"].identified
-    assert found["over rounds"].identified >= 0.9 and found["over rounds"].rounds == 20
+    assert found["over rounds"].identified >= 0.7 and found["over rounds"].rounds == 12
 
 
 @pytest.mark.parametrize("noise", [{"noise": "laplace", "drop": 0.1}, {"noise": "gaussian", "clip": 0.1, "scale": 0.1}])
 def test_noise_on_derivatives_does_not_hide_whose_they_are(noise):
-    case = case_of(method=noise)
-    assert by_did(UpdateReader(), case)["one update"].identified >= 0.9
+    case = case_of(method=noise, precision="float32")
+    guess = case.problem.method.attack_updates(watch(case.problem, case.state, case.everyone).seen)
+    assert case.judged(case.everyone, guess)[0] >= 0.9
 
 
 def test_what_the_run_itself_shows_is_a_sum():
@@ -242,6 +244,7 @@ def test_released_sums_of_mixing_cohorts_name_owners():
 
 def test_the_same_audit_twice_is_the_same():
     once, again = (
-        [replace(one, seconds=0) for one in findings(case_of(5), [UpdateReader(), SumReader()])] for _ in range(2)
+        [replace(one, seconds=0) for one in findings(case, [UpdateReader(), SumReader()])]
+        for case in (case_of(1, precision="float32"), case_of(1, precision="float32"))
     )
     assert once == again
