@@ -18,7 +18,10 @@ from typing import Any
 from sharing import finished
 
 Row = dict[str, Any]
-ORDER = ("FedCrowd", "FedUV", "own fixed", "softmax", "FedAwS", "fixed", "FedHide")
+ORDER = (
+    "FedCrowd", "FedUV", "own fixed", "FDML", "softmax", "FedAwS", "fixed",
+    "FedHide", "FedGN(1)", "FedCS(0.05)", "FedMetric",
+)  # fmt: skip
 COLUMNS = {
     "reports": "reports",
     "one": "one update, in the clear",

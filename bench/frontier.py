@@ -59,6 +59,9 @@ STEEP = ("FedCrowd",)
 _HIDE = {"name": "fedhide", "alpha": 0.01, "neighbours": 5}
 _NEGATIVES = ({"negative_weight": 10.0}, {"negative_weight": 30.0})
 _MARGINS = ({"positive_margin": 0.9}, {"positive_margin": 0.7})
+# The split rounds of FDML have Adam on the server, and these rates there: a device returns its gradient as it is.
+ADAM = {"optimiser": "adam", "momentum": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}
+RATES = (0.0003, 0.001, 0.003, 0.01)
 # Of each method four learning rates times two settings of its own.
 METHODS: dict[str, tuple[Tables, tuple[Tables, Tables]]] = {
     "softmax": ({"name": "softmax"}, ({"scale": 16.0}, {"scale": 32.0})),
@@ -69,6 +72,7 @@ METHODS: dict[str, tuple[Tables, tuple[Tables, Tables]]] = {
     "FedGN(1)": ({"name": "fedgn", "sigma": 1.0}, _NEGATIVES),
     "FedCS(0.05)": ({"name": "fedcs", "cosine": 0.05}, _NEGATIVES),
     "FedMetric": ({"name": "fedmetric"}, ({"negative_weight": 0.5}, {"negative_weight": 0.1})),
+    "FDML": ({"name": "fdml"}, ({"normalise": False}, {"normalise": True})),
     "FedAwS": ({"name": "fedaws"}, ({"spread_weight": 10.0}, {"spread_weight": 1.0})),
     "FedUV": ({"name": "feduv", "secrets": "seeded"}, ({"code_length": 127}, {"code_length": 255})),
     "fixed": ({"name": "fixed"}, _MARGINS),
@@ -101,8 +105,18 @@ def settings(data: str, name: str) -> Iterator[tuple[Tables, float]]:
     """The grid of a method."""
     common, own = METHODS[name]
     first = LOWEST.get(data, 3) - (name in STEEP)
-    for more, rate in product(own, LADDER[first : first + 4]):
+    for more, rate in product(own, RATES if name == "FDML" else LADDER[first : first + 4]):
         yield {**common, **more}, rate
+
+
+def adam(rate: float) -> Tables:
+    """What of a recipe Adam needs: its learning rate is the server's, with a cosine."""
+    return {"local": {"lr": 1.0, "schedule": "constant"}, "server": {**ADAM, "lr": rate, "schedule": "cosine"}}
+
+
+def server_of(method: Tables, rate: float) -> Tables:
+    """The server's part of a recipe, where it is not the data's."""
+    return adam(rate) if method["name"] == "fdml" else {}
 
 
 def recipe(args: argparse.Namespace, method: Tables, rate: float, seed: int, more: Tables) -> Any:
@@ -146,7 +160,7 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
 
     def one(key: Tables) -> Tables:
         method, rate = grids[key["method"]][key["setting"]]
-        run, seconds = trained(recipe(args, method, rate, 0, {}), federation())
+        run, seconds = trained(recipe(args, method, rate, 0, server_of(method, rate)), federation())
         return {"options": method, "lr": rate, **figures(run), "seconds": seconds}
 
     share(args.file, grid_keys(args, grids), one)
@@ -176,7 +190,11 @@ def measure(args: argparse.Namespace, names: list[str]) -> None:
     federation, best = cache(lambda: federation_of(args)), all_chosen(args, names)
     asked = {"phase": "measure", "data": args.data, "rounds": args.rounds}
     cases = product(range(args.seeds), best, args.modes.split(","))
-    keys = [{**asked, "method": name, "mode": mode, "seed": seed} for seed, name, mode in cases]
+    keys = [
+        {**asked, "method": name, "mode": mode, "seed": seed}
+        for seed, name, mode in cases
+        if name != "FDML" or mode == "enclave"  # its own: devices of split rounds send nothing else
+    ]
     share(args.file, keys, lambda key: measured(args, federation(), best[key["method"]], key["seed"], key["mode"]))
 
 
@@ -185,8 +203,9 @@ def measured(
 ) -> Tables:
     """The figures of one run, and what the attackers get of it."""
     clip = {"clip": args.clip} if args.clip else {}
-    more = {} if mode == "clear" else {"sums": {"aggregation": mode, **clip}}
-    run, seconds = trained(recipe(args, *best, seed, more), federation)
+    plain = mode == "clear" or best[0]["name"] == "fdml"  # no recipe says how FDML's enclave adds up
+    more = {} if plain else {"sums": {"aggregation": mode, **clip}}
+    run, seconds = trained(recipe(args, *best, seed, {**server_of(*best), **more}), federation)
     case = Audited(run.problem, run.state)
     found = findings(case, ATTACKERS)
     top = strongest(found, case.aggregation)

@@ -24,16 +24,14 @@ from functools import cache
 from itertools import product
 
 import frontier
-from frontier import Tables, all_chosen, chosen, federation_of, figures, grid_keys, recipe, spread, trained
+from frontier import RATES, Tables, adam, all_chosen, chosen, federation_of, figures, grid_keys, recipe, spread, trained
 from sharing import finished, share
 
 from selfsame.data import Federation
 from selfsame.data.choosing import for_choosing
 from selfsame.engine.machine import choose_machine, facts
 
-# The momentum rows have the recipe's server and the learning rates of bench/frontier.py, these Adam with its own.
-ADAM = {"optimiser": "adam", "momentum": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}
-RATES = (0.0003, 0.001, 0.003, 0.01)
+# The momentum rows have the recipe's server and the learning rates of bench/frontier.py, the others Adam with its own.
 MOMENTUM = ("softmax", "FedCrowd")
 
 
@@ -65,9 +63,7 @@ def settings(data: str, name: str) -> Iterator[tuple[Tables, float]]:
 
 def server_of(name: str, rate: float) -> Tables:
     """What of the recipe the optimiser needs: Adam's learning rate is the server's, with the recipe's cosine."""
-    if name in MOMENTUM:
-        return {}
-    return {"local": {"lr": 1.0, "schedule": "constant"}, "server": {**ADAM, "lr": rate, "schedule": "cosine"}}
+    return {} if name in MOMENTUM else adam(rate)
 
 
 def measured(

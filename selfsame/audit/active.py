@@ -23,6 +23,7 @@ from torch import Tensor
 from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.readers import read_sum, some_clients
+from selfsame.audit.split_server import NETWORKS, has_strangers, two_networks
 from selfsame.audit.transcript import local_updates
 from selfsame.audit.updates import can_watch
 from selfsame.engine.problem import Problem
@@ -47,6 +48,7 @@ REGISTER = {
     "enclave": "nothing stops it: the register is the server's word, its hash in the plan for an auditor to compare",
 }
 REGISTER[CLEAR] = f"masked: {REGISTER['masked']}; enclave: {REGISTER['enclave']}"
+SESSIONS = "nothing stops it: the enclave of split rounds counts sessions, not people"
 TABLE = "nothing stops it: a device cannot know what others reported, and no digest covers the table"
 
 
@@ -61,7 +63,10 @@ class ActiveServer:
 
     def run(self, case: Audited) -> Iterator[Finding]:
         if case.problem.method.attack_updates(_nothing_seen(case)) is not None:
-            yield from self._networks(case)
+            if not case.split:
+                yield from self._networks(case)
+            elif has_strangers(case):
+                yield self._split_networks(case)
             yield from self._sybils(case)
         if isinstance(case.problem.method, FedHide):
             yield self._table(case)
@@ -91,9 +96,15 @@ class ActiveServer:
         words = f"what it would get of sums over {group} if nobody checked digests"
         yield Finding(self.name, f"{did}, unseen", "server", SUMS, *got, chance, 1, said=words, compared=True)
 
+    def _split_networks(self, case: Audited) -> Finding:
+        """The same in split rounds, whose enclave is not told which network embeddings and gradients belong to."""
+        client_M = some_clients(case, _TARGETS)
+        got = case.judged(client_M, two_networks(case, client_M))
+        return Finding(self.name, "2 networks", "server", "enclave", *got, case.chance, 1, said=NETWORKS)
+
     def _sybils(self, case: Audited) -> Iterator[Finding]:
         """What is left of a sum once the server has taken off what its own members sent, and of one that it thinned."""
-        group, register = _group(case), REGISTER[case.aggregation]
+        group, register = _group(case), SESSIONS if case.split else REGISTER[case.aggregation]
         client_M = some_clients(case, _TARGETS)
         lr = torch.tensor(case.problem.recipe.local.lr, dtype=torch.float64, device=client_M.device)
         change_MP, truth_RD = _updates(case, client_M, lr)
@@ -110,6 +121,8 @@ class ActiveServer:
             got = case.judged(client_M[:count], guess_GD.repeat_interleave(honest, 0), truth_RD)
             most = f"with {honest} honest members of {group} one in {honest} is identified at most"
             said = f"{of_one} (without noise); {register}" if honest == 1 else f"{most} (without noise)"
+            if case.split and honest == 1:
+                said = f"what is left of the sum is one update; {register}"
             if did.startswith("silence"):
                 said = f"sums.least: nothing is released of fewer than {least} answers, so one in {least} at most"
             chance = case.chance if honest == 1 else 1 / honest

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -20,10 +21,14 @@ from torch import Tensor
 
 from selfsame.audit.leakage import closest, cosine_statistics
 from selfsame.audit.lpips import Lpips
+from selfsame.audit.split_updates import enrolled
 from selfsame.engine.groups import groups_of
+from selfsame.engine.plan import cohort_size
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State, smaller_world
+from selfsame.engine.turnout import needed
 from selfsame.errors import SelfsameError
+from selfsame.methods import SplitLoss
 from selfsame.methods.base import World
 
 ROUNDS = 30
@@ -70,8 +75,13 @@ class Audited:
     judge: Lpips | None = None  # of how alike pictures look
 
     @property
+    def split(self) -> bool:
+        """Whether devices show an enclave what they send, which lets out the sum over a round's cohort."""
+        return isinstance(self.problem.method, SplitLoss)
+
+    @property
     def aggregation(self) -> str:
-        return self.problem.recipe.sums.aggregation
+        return "enclave" if self.split else self.problem.recipe.sums.aggregation
 
     @property
     def world(self) -> World:
@@ -84,10 +94,14 @@ class Audited:
 
     @property
     def going_on(self) -> Problem:
-        """The same at the recipe's learning rate without its schedule, at whose end nothing would move."""
+        """The same at the recipe's learning rate without its schedule, at whose end nothing would move.
+
+        And without the end of anybody's privacy budget.
+        """
         recipe = self.problem.recipe
         local, server = replace(recipe.local, schedule="constant"), replace(recipe.server, schedule="constant")
-        return replace(self.problem, recipe=replace(recipe, local=local, server=server))
+        split = replace(recipe.split, most=0)
+        return replace(self.problem, recipe=replace(recipe, local=local, server=server, split=split))
 
     def copy(self) -> State:
         """The run's state, for an attacker to go on with."""
@@ -98,11 +112,25 @@ class Audited:
         """The clients whose updates reach the server as one: 1 where it reads each."""
         if self.aggregation == CLEAR:
             return 1
+        if self.split:
+            return needed(self.problem.recipe, cohort_size(self.problem.recipe, self.state.present))
         return min(len(group) for group in groups_of(self.problem.recipe, self.state.round, self.state.present))
 
     def truth(self, state: State | None = None) -> Tensor:
-        """The vectors that stand for the clients or classes, (R, D) in double precision."""
-        state = self.state if state is None else state
+        """The vectors that stand for the clients or classes, (R, D) in double precision.
+
+        In split rounds a device makes its template anew whenever it takes part, of some samples. There the mean over
+        all its training samples by the network of now stands for its owner.
+        """
+        return self._truth_now if state is None else self._truth_of(state)
+
+    @cached_property
+    def _truth_now(self) -> Tensor:
+        return self._truth_of(self.state)
+
+    def _truth_of(self, state: State) -> Tensor:
+        if self.split:
+            return enrolled(self.problem, state).double()
         head = self.problem.model.head_views(state.theta_P)
         return self.problem.method.truth(state.own, state.server, head).detach().double()
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from selfsame.audit.attackers import ANY, Audited, Finding
 from selfsame.audit.transcript import local_updates
-from selfsame.audit.updates import can_watch
+from selfsame.audit.updates import trains_alone
 from selfsame.engine import optimisers
 from selfsame.engine.groups import groups_of
 from selfsame.engine.plan import rate
@@ -181,7 +181,7 @@ class MembershipReader:
     name: str = "membership"
 
     def fits(self, case: Audited) -> bool:
-        return can_watch(case.problem)
+        return trains_alone(case.problem)
 
     def run(self, case: Audited) -> Iterator[Finding]:
         large = max(_FEW, _AT_ONCE // len(case.state.theta_P))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from selfsame.audit.attackers import CLEAR, SUMS, Audited, Finding
 from selfsame.audit.inversion import Inversion, invert
-from selfsame.audit.updates import can_watch
+from selfsame.audit.updates import trains_alone
 
 _GROUP = 4  # devices of a sum that is looked into: every picture is one more to look for
 _LARGEST = 2**20  # numbers of a network: beyond, bench/inversion.py has the time
@@ -22,7 +22,7 @@ class PictureReader:
     def fits(self, case: Audited) -> bool:
         shape = case.problem.federation.shape
         small = case.problem.model.parameters <= _LARGEST
-        return len(shape) == 3 and shape[0] in (1, 3) and small and can_watch(case.problem)
+        return len(shape) == 3 and shape[0] in (1, 3) and small and trains_alone(case.problem)
 
     def run(self, case: Audited) -> Iterator[Finding]:
         terms = Inversion(iterations=2 * case.steps, seed=case.seed)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from selfsame.audit import lines
 from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.differences import identified
 from selfsame.audit.heard import listen
 from selfsame.audit.layers import LastLayer
-from selfsame.audit.transcript import local_updates, overheard
+from selfsame.audit.transcript import READABLE, local_updates, overheard
 from selfsame.audit.unrolled import fit
 from selfsame.audit.updates import Watched, can_watch, over_groups, watch
 from selfsame.engine.batches import steps_a_round
@@ -132,12 +133,37 @@ class UpdateReader:
             got = case.judged(some_M, guess_GD.repeat_interleave(size, 0), truth_RD)
             if size == 1:
                 yield Finding(self.name, "one update", "server", CLEAR, *got, case.chance, 1)
+                if case.split:
+                    yield self._over_rounds(case)
                 if local_steps(case) > 1 and case.problem.method.wire.own:
                     yield self._unrolled(case, client_M[:_UNROLLED], guess_GD[:_UNROLLED], truth_RD)
             else:
                 yield Finding(
                     self.name, f"a sum of {size}", "server", SUMS, *got, 1 / size, 1, compared=size != own
                 )  # fmt: skip
+
+    def _over_rounds(self, case: Audited) -> Finding:
+        """The single updates of some rounds of a copy: a device whose samples are apart from all others sends zeros."""
+        problem, after = case.going_on, case.copy()
+        plan = make_plan(problem.recipe, after.round, case.rounds, after.present).to(problem.model.device)
+        engine, heard = Engine(problem), []
+        for t, client_M in enumerate(plan.client_TM):
+            seen = watch(problem, after, client_M).seen
+            guess_MD = problem.method.attack_updates(seen)
+            assert guess_MD is not None
+            heard.append((client_M, guess_MD, seen.shift_MD.square().sum(1, keepdim=True)))
+            engine.run(after, plan.part(t, t + 1))
+        truth_ND, best = case.truth(after), (0.0, 0.0)
+        for last in sorted({min(last, len(heard)) for last in (*_WINDOWS, len(heard))}):
+            total_ND, weight_N1 = torch.zeros_like(truth_ND), torch.zeros_like(truth_ND[:, :1])
+            for client_M, guess_MD, weight_M1 in heard[-last:]:  # the longer the shift, the less does rounding do to it
+                total_ND[client_M] += weight_M1 * guess_MD
+                weight_N1[client_M] += weight_M1
+            some_M = torch.cat([client_M for client_M, *_ in heard[-last:]]).unique()
+            guess_MD = total_ND[some_M] / weight_N1[some_M].clamp(min=1e-300)
+            best = max(best, case.judged(some_M, guess_MD, truth_ND))
+        said = "a mean over the last 2, 8 or all rounds, chosen with the answer at hand; those who took part in them"
+        return Finding(self.name, "over rounds", "server", CLEAR, *best, case.chance, case.rounds, said=said)
 
     def _released(self, case: Audited, client_M: Tensor, size: int) -> Tensor:
         """What the sums of these groups point at as the run releases them: clipped, rounded, with its noise."""
@@ -176,8 +202,10 @@ class SumReader:
     name: str = "differences"
 
     def fits(self, case: Audited) -> bool:
-        average = case.problem.recipe.server.optimiser in ("average", "momentum")
-        return can_watch(case.problem) and average and case.state.present <= _MOST
+        # Everybody sees the networks, and with them the sum, unless Adam has scaled it; the server has it anyway.
+        known = READABLE if case.split else ("average", "momentum")
+        readable = case.problem.recipe.server.optimiser in known
+        return can_watch(case.problem) and readable and case.state.present <= _MOST
 
     def run(self, case: Audited) -> Iterator[Finding]:
         yield self._watched(case, case.going_on, case.copy(), case.rounds, first=False)
@@ -191,16 +219,18 @@ class SumReader:
     def _watched(self, case: Audited, problem: Problem, state: State, rounds: int, first: bool) -> Finding:
         """What so many rounds give away; the first ones of a run are repeated from its recipe, as they were."""
         plan = make_plan(problem.recipe, state.round, rounds, state.present).to(problem.model.device)
-        seen = overheard(problem, state, Engine(problem), plan)
+        seen = overheard(problem, state, Engine(problem), plan, moments=case.split)
         client_N = torch.arange(state.present, device=state.theta_P.device)
-        truth_ND = case.truth(state)[case.rows(client_N)]
-        got = identified(seen, truth_ND.cpu(), problem.method.by_angle)
-        kind = f"groups of {case.group}" if case.group > 1 else f"cohorts of {int(seen.asked_TN.sum(1).max())}"
-        chance = 1 / case.group if case.group > 1 else case.chance
-        said = "the best of 32 ways of weighing, chosen with the answer at hand"
+        truth_ND = case.truth(state)[case.rows(client_N)].cpu()
+        got = lines.identified(seen, truth_ND) if case.split else identified(seen, truth_ND, problem.method.by_angle)
+        fixed = case.group > 1 and not case.split  # the cohorts of split rounds mix
+        kind = f"groups of {case.group}" if fixed else f"cohorts of {int(seen.asked_TN.sum(1).max())}"
+        chance = 1 / case.group if fixed else case.chance
+        ways = f"{len(lines.WAYS)} ways of weighing, lines up to their sign" if case.split else "32 ways of weighing"
+        said = f"the best of {ways}, chosen with the answer at hand"
         # The networks before and after a round are everybody's, and with them the sum.
-        did = "its first rounds" if first else kind
-        return Finding(self.name, did, "public", ANY, got.share, got.cosine, chance, rounds, said=said)
+        did, who = "its first rounds" if first else kind, "server" if case.split else "public"
+        return Finding(self.name, did, who, ANY, got.share, got.cosine, chance, rounds, said=said)
 
 
 def local_steps(case: Audited) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.layers import LastLayer
+from selfsame.audit.split_updates import split_updates
 from selfsame.engine import optimisers
 from selfsame.engine.plan import Plan, Start, rate
 from selfsame.engine.polls import poll_if_due
@@ -22,8 +23,11 @@ from selfsame.engine.rounds import Engine
 from selfsame.engine.settle import derivatives, moved, own_loss
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
+from selfsame.methods import SplitLoss
 from selfsame.methods.base import Cohort, Fields, pick, put_rows
 from selfsame.streams import host_generator
+
+READABLE = ("average", "momentum", "adam")  # optimisers of the server from whose step the mean can be read back
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Transcript:
 
     asked_TN: Tensor  # bool
     fresh_TN: Tensor  # bool; of those asked, who answered this round
-    sum_TD: Tensor  # of the last layer's bias updates over the learning rate, weighted alike
+    sum_TD: Tensor  # of the last layer's bias updates over the learning rate, weighted alike; or of moments, (T, D * D)
     stand_ins: bool  # whether those who did not answer are stood in for by their last update
 
 
@@ -105,17 +109,17 @@ def record(problem: Problem, state: State, terms: Release, rounds: int) -> Trans
     return Transcript(asked_TN, fresh_TN, torch.stack(sums), terms.stand_ins)
 
 
-def overheard(problem: Problem, state: State, engine: Engine, plan: Plan) -> Transcript:
+def overheard(problem: Problem, state: State, engine: Engine, plan: Plan, moments: bool = False) -> Transcript:
     """What a server sees while an engine trains `state` by this plan: the mean that it is given, times its members.
 
     Under `sums` those who do not answer are stood in for. The mean is read back from the server's own step, so its
-    optimiser must be "average" or "momentum".
+    optimiser must be one of `READABLE`. Of the last layer's update, its `moments` or how it moves the bias.
     """
     part, clients = problem.recipe.server, state.present
     layer = LastLayer.of(problem)
-    if layer is None or part.optimiser not in ("average", "momentum"):
+    if layer is None or part.optimiser not in READABLE:
         raise SelfsameError(
-            "audit: needs a network that ends in a linear layer, and server.optimiser average or momentum"
+            f"audit: needs a network that ends in a linear layer, and server.optimiser {', '.join(READABLE)}"
         )
     stand_ins = problem.recipe.sums.summed
     asked_TN = torch.zeros(len(plan), clients, dtype=torch.bool)
@@ -127,17 +131,24 @@ def overheard(problem: Problem, state: State, engine: Engine, plan: Plan) -> Tra
         asked_TN[t, plan.client_TM[t, member_M]] = True
         fresh_TN[t, plan.client_TM[t, plan.alive_TM[t]]] = True
         before_P = state.theta_P.clone()
-        speed_P = state.optim["velocity"].clone() if part.optimiser == "momentum" else None
+        speed_P = state.optim["velocity"].clone() if "velocity" in state.optim else None
         engine.run(state, plan.part(t, t + 1))
         if speed_P is not None:
             delta_P = state.optim["velocity"] - part.momentum * speed_P
+            if part.optimiser == "adam":
+                delta_P = delta_P / (1 - part.momentum)
         else:
             delta_P = (before_P - state.theta_P) / plan.server_lr_T[t]
             if "plain" in state.optim:
                 delta_P = torch.where(state.optim["plain"], delta_P * (part.lr / part.plain_lr), delta_P)
-        delta_P = delta_P - plan.lr_T[t] * part.weight_decay * before_P
+        if part.optimiser != "adam":  # whose decay is apart from the update
+            delta_P = delta_P - plan.lr_T[t] * part.weight_decay * before_P
         count = int((asked_TN if stand_ins else fresh_TN)[t].sum())
-        sums.append(-count * (layer.shift(problem, delta_P[None])[0] / plan.lr_T[t]).double().cpu())
+        if moments:
+            seen = layer.seen(problem, before_P, delta_P[None], float(plan.lr_T[t]))
+            sums.append(-count * seen.moment_MDD.flatten().cpu())
+        else:
+            sums.append(-count * (layer.shift(problem, delta_P[None])[0] / plan.lr_T[t]).double().cpu())
     return Transcript(asked_TN, fresh_TN, torch.stack(sums), stand_ins)
 
 
@@ -156,9 +167,11 @@ def _sent(problem: Problem, terms: Release, change_MP: Tensor, number: int) -> T
 def local_updates(problem: Problem, state: State, client_M: Tensor, lr: Tensor) -> tuple[Tensor, Fields, Fields]:
     """(how each client's training moves the network, what stays, what it reports), all clients stacked.
 
-    `reference.client_update` is the same for one client.
+    `reference.client_update` is the same for one client. Of split rounds the updates alone are here.
     """
     method, model = problem.method, problem.model
+    if isinstance(method, SplitLoss):
+        return split_updates(problem, state, client_M, lr), {}, {}
     who = Cohort(client_M, problem.world.class_of_N[client_M], torch.ones_like(client_M, dtype=torch.bool))
     start = Start(who, pick(state.own, client_M), method.send(state.server, who), lr, state.round)
     theta_MP = state.theta_P.expand(len(client_M), -1)

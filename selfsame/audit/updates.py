@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.layers import LastLayer
+from selfsame.audit.split_updates import split_updates
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.plan import Start
 from selfsame.engine.problem import Problem
@@ -26,14 +27,17 @@ class Watched:
     """Some clients' next updates as a server sees them, and the vectors that they were made with."""
 
     seen: Seen
-    truth_MD: Tensor | None  # None: as they stand in the server's tables
+    truth_MD: Tensor | None  # None: as they stand already, in the server's tables or by the network of now
 
 
 def can_watch(problem: Problem) -> bool:
-    """Whether there are updates to read: some methods send none, and some seal them."""
-    method = problem.method
-    sends = method.federated and not isinstance(method, SplitLoss) and not problem.federation.empty
-    return sends and LastLayer.of(problem) is not None
+    """Whether there are updates of a last layer to read: some methods send none."""
+    return problem.method.federated and not problem.federation.empty and LastLayer.of(problem) is not None
+
+
+def trains_alone(problem: Problem) -> bool:
+    """Whether these are updates that a device makes by itself: in split rounds they depend on everybody there."""
+    return can_watch(problem) and not isinstance(problem.method, SplitLoss)
 
 
 def watch(problem: Problem, state: State, client_M: Tensor, half: bool = False) -> Watched:
@@ -45,6 +49,9 @@ def watch(problem: Problem, state: State, client_M: Tensor, half: bool = False) 
     assert layer is not None
     lr = torch.tensor(problem.recipe.local.lr, dtype=torch.float64, device=state.theta_P.device)
     scale = float(lr) * steps_a_round(problem.recipe.local, problem.longest)
+    if isinstance(method, SplitLoss):
+        change_MP = split_updates(problem, state, client_M, lr)
+        return Watched(layer.seen(problem, state.theta_P, halved(change_MP) if half else change_MP, scale), None)
     seen, truth = [], []
     for client_1 in client_M.split(1):
         who = problem.cohort(client_1, torch.ones_like(client_1, dtype=torch.bool))

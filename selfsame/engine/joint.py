@@ -98,7 +98,7 @@ def count_rounds(method: SplitLoss, state: State, client_TM: Tensor) -> None:
     taken_N.index_add_(0, client_S, torch.ones_like(client_S))
 
 
-def _derive(
+def derive(
     problem: Problem, inside: Fields, emb_MBD: Tensor, mask_MB: Tensor, who: Cohort, number: int | Tensor
 ) -> tuple[Tensor, Tensor, Fields]:
     """(loss, what each device is sent, what the enclave then keeps), Steps 5 and 6.
@@ -144,7 +144,7 @@ def run_round(problem: Problem, state: State, turn: Turn) -> Tensor:
         found = ranks.gather(told | {f"stays.{name}": value for name, value in stays.items()}, len(client_M))()
         sound_M, there_MB, sent_MBD = found["sound"], found["mask"], found["leaves.embedding"]
         stays = {name: found[f"stays.{name}"] for name in stays}
-    loss, grad_MBD, after = _derive(problem, state.enclave, sent_MBD, there_MB, who, turn.number)
+    loss, grad_MBD, after = derive(problem, state.enclave, sent_MBD, there_MB, who, turn.number)
     method.wire.check_down({"derivative": grad_MBD})
 
     good_M = sound_M & finite_rows(grad_MBD)
@@ -198,7 +198,7 @@ def run_alone(problem: Problem, state: State, turn: Turn) -> Tensor:
         torch.cat([one[0].class_M for one in gathered]),
         torch.cat([one[0].alive_M for one in gathered]),
     )
-    loss, grad_MBD, after = _derive(problem, state.enclave, sent_MBD, mask_MB, together, turn.number)
+    loss, grad_MBD, after = derive(problem, state.enclave, sent_MBD, mask_MB, together, turn.number)
 
     answers = []
     for (who, batch, theta, emb_BD, stays, _, alive), grad_BD in zip(gathered, grad_MBD, strict=True):

@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from selfsame.methods.base import Cohort, Fields, LocalLoss, World, mean_embedding
+from selfsame.methods.update_attack import Seen, by_mean
 from selfsame.privacy.mechanisms import Mechanism, keep, perturb
 from selfsame.streams import Stream
+
+_LONG = 16.0  # root mean square of an embedding's numbers: the enclave's clip, beyond which there is none
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,16 @@ class SplitLoss(LocalLoss):
     def truth(self, own: Fields, server: Fields, head: Fields) -> Tensor:
         """The template that each device made of its samples when it last took part."""
         return own["template"]
+
+    def attack_updates(self, seen: Seen) -> Tensor:
+        """The mean of the owner's embeddings, whatever the derivatives are that the enclave sent.
+
+        Distances stay as they are when all embeddings move together, so the shifts of a whole cohort add up to zero,
+        but for rounding. What that leaves is far too long to be an embedding, and stands for nothing found.
+        """
+        guess_MD = by_mean(seen)
+        longest = _LONG * guess_MD.shape[1] ** 0.5
+        return torch.where(guess_MD.norm(dim=1, keepdim=True) <= longest, guess_MD, 0)
 
 
 def joint_derivatives(method: SplitLoss, emb_MBD: Tensor, mask_MB: Tensor, label_M: Tensor) -> tuple[Tensor, Tensor]:

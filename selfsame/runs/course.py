@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from selfsame.audit.recovery import Leakage, audit
-from selfsame.audit.updates import can_watch, watch
+from selfsame.audit.updates import trains_alone, watch
 from selfsame.config.recipe import NetPart, Recipe, name_of
 from selfsame.data import Samples, Trials
 from selfsame.engine import checkpoint
@@ -164,7 +164,7 @@ class Run:
         """What an observer learns of the vectors that stand for the owners."""
         state, problem = self.state, self.problem
         stream = problem.server_stream("audit", state.round)
-        watching = partial(watch, problem, state) if can_watch(problem) else None
+        watching = partial(watch, problem, state) if trains_alone(problem) else None
         part = self.recipe
         group = (part.cohort.size or self.world.clients) if part.sums.summed else 1
         return audit(

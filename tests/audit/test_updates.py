@@ -173,7 +173,7 @@ def test_every_method_gives_its_owners_away(name):
 
 def test_every_method_is_attacked_or_says_why_not():
     public = {"softmax"}  # everybody holds the vectors themselves
-    quiet = {"deepsvdd", "fdml"}  # no update reaches the server in the clear
+    quiet = {"deepsvdd", "fdml"}  # nothing is sent, or to an enclave alone: tests/audit/test_split_updates.py
     for name in METHODS:
         problem = problem_of(name) if name not in quiet else None
         if problem is None:

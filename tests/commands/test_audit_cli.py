@@ -56,12 +56,25 @@ def test_a_method_that_sends_nothing_gives_nothing_away(selfsame, tmp_path):
 
 def test_where_no_attacker_fits_nothing_is_promised(selfsame, tmp_path):
     run = tmp_path / "split"
-    assert selfsame("train", "fdml", *SMALL, "--out", run)[0] == 0
+    # The last layer stays as it is: nobody here reads the others.
+    assert selfsame("train", "fdml", *SMALL, "--set", 'net.train="conv*"', "--out", run)[0] == 0
     code, out, _ = selfsame("audit", run, "--quiet")
     assert code == 0 and "No attacker here fits this run" in out and "Nobody gets more" not in out
     assert json.loads((run / "audit.json").read_text())["findings"] == []
     report = (run / "report.html").read_text()
     assert "not tried" in report and "at chance" not in report
+
+
+def test_what_an_enclave_computes_is_attacked_too(selfsame, tmp_path):
+    run = tmp_path / "split"
+    assert selfsame("train", "fdml", *SMALL, "--out", run)[0] == 0
+    code, out, _ = selfsame("audit", run, "--rounds", 2, "--quiet")
+    assert code == 0 and "aggregation enclave" in out and "No attacker" not in out
+    above, below = ([one for one in json.loads((run / "audit.json").read_text())["findings"] if one["applies"] is there]
+                    for there in (True, False))  # fmt: skip
+    assert {"a sum of 7", "cohorts of 7", "sybils, 1 honest"} <= {one["did"] for one in above}
+    assert {"one update", "over rounds", "a sum of 2"} <= {one["did"] for one in below}
+    assert "What the strongest attacker got" in (run / "report.html").read_text()
 
 
 def test_choose_prints_what_keeps_the_promise(selfsame):

@@ -1,0 +1,73 @@
+"""A server that sends the devices of a split round two networks: nothing in the round says that they are the same.
+
+All others get a network of zeros but for its last bias, so that their samples lie in one place, u, and have no features
+before the last layer: their gradients leave its weights as they are. One device gets the network with a last layer so
+small that its samples lie close around u, W h times a small number off it, where every loss pushes them away. So the
+cohort's sum moves the weights by this device's dW = sum d h' alone, and dW W' gives the direction of the mean of its
+W h = z - b. How long that is on average, the server knows from pictures of strangers.
+
+Shapes: M devices attacked, H members of a cohort, P parameters, D embedding width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from selfsame.audit.attackers import Audited
+from selfsame.audit.layers import LastLayer
+from selfsame.audit.split_updates import filled_up, gradients
+from selfsame.methods.base import unit
+from selfsame.methods.update_attack import by_mean, seen_of
+
+NETWORKS = "nothing stops it: neither embeddings nor gradients are sealed with the network that they were made with"
+_NEAR = 0.25  # of the margin: how far from u the device's samples lie
+_STRANGERS = 256
+
+
+def has_strangers(case: Audited) -> bool:
+    """Whether there are pictures of people who take no part."""
+    return len(case.problem.federation.unseen.y) > 0
+
+
+def two_networks(case: Audited, client_M: Tensor) -> Tensor:
+    """What the server takes for the mean embedding of each of these clients, each the one of a round: (M, D)."""
+    problem, theta_P = case.problem, case.state.theta_P
+    layer = LastLayer.of(problem)
+    assert layer is not None
+    before, length = layer.of_network(problem, theta_P), _length(case, layer)
+    near = _NEAR * getattr(problem.method, "margin", 0.2) / length
+    alone_P, other_P = _lured(case, layer, near)
+    found = []
+    for client_1 in client_M.split(1):
+        cohort_H = filled_up(problem, case.state, client_1)
+        networks = [alone_P] + [other_P] * (len(cohort_H) - 1)
+        total_P = torch.stack(gradients(problem, case.state, cohort_H, networks)).sum(0)
+        moved = layer.of_network(problem, -total_P[None])
+        seen = seen_of(moved.weight, None, before.weight, None)
+        offset = 0 if before.bias is None else before.bias
+        found.append(offset + length * unit(by_mean(seen)))
+    return torch.cat(found)
+
+
+def _lured(case: Audited, layer: LastLayer, near: float) -> tuple[Tensor, Tensor]:
+    """(the network of the device that is attacked, that of all others)."""
+    model, theta_P = case.problem.model, case.state.theta_P
+    alone_P, other_P = theta_P.clone(), torch.zeros_like(theta_P)
+    model.net_views(alone_P)[layer.weight].mul_(near)
+    for one_P in (alone_P, other_P):
+        if layer.bias is not None:
+            bias_D = model.net_views(one_P)[layer.bias]
+            bias_D.fill_(len(bias_D) ** -0.5)
+    return alone_P, other_P
+
+
+@torch.no_grad()
+def _length(case: Audited, layer: LastLayer) -> float:
+    """How far strangers' embeddings lie from the last layer's bias, on average."""
+    problem, theta_P = case.problem, case.state.theta_P
+    raw = problem.federation.unseen.x[:_STRANGERS].to(theta_P.device)
+    few = raw.flatten(0, raw.dim() - len(problem.federation.shape) - 1)
+    emb_SD = problem.model.embed_eager(theta_P, problem.federation.scale(few).to(problem.model.dtype))
+    bias = layer.of_network(problem, theta_P).bias
+    return float((emb_SD - (0 if bias is None else bias)).norm(dim=1).mean())
