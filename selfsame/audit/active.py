@@ -23,7 +23,7 @@ from torch import Tensor
 from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.readers import read_sum, some_clients
-from selfsame.audit.split_server import NETWORKS, has_strangers, two_networks
+from selfsame.audit.split_server import STOPPED, has_strangers, two_networks
 from selfsame.audit.transcript import local_updates
 from selfsame.audit.updates import can_watch
 from selfsame.engine.problem import Problem
@@ -66,7 +66,7 @@ class ActiveServer:
             if not case.split:
                 yield from self._networks(case)
             elif has_strangers(case):
-                yield self._split_networks(case)
+                yield from self._split_networks(case)
             yield from self._sybils(case)
         if isinstance(case.problem.method, FedHide):
             yield self._table(case)
@@ -96,11 +96,15 @@ class ActiveServer:
         words = f"what it would get of sums over {group} if nobody checked digests"
         yield Finding(self.name, f"{did}, unseen", "server", SUMS, *got, chance, 1, said=words, compared=True)
 
-    def _split_networks(self, case: Audited) -> Finding:
-        """The same in split rounds, whose enclave is not told which network embeddings and gradients belong to."""
+    def _split_networks(self, case: Audited) -> Iterator[Finding]:
+        """The same in split rounds."""
         client_M = some_clients(case, _TARGETS)
         got = case.judged(client_M, two_networks(case, client_M))
-        return Finding(self.name, "2 networks", "server", "enclave", *got, case.chance, 1, said=NETWORKS)
+        did, words = "2 networks", "what it would get of a cohort's sum if nobody checked digests"
+        yield Finding(self.name, did, "server", "enclave", 0.0, None, case.chance, 1, said=STOPPED)
+        yield Finding(
+            self.name, f"{did}, unseen", "server", "enclave", *got, case.chance, 1, said=words, compared=True
+        )  # fmt: skip
 
     def _sybils(self, case: Audited) -> Iterator[Finding]:
         """What is left of a sum once the server has taken off what its own members sent, and of one that it thinned."""

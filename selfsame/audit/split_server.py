@@ -1,4 +1,4 @@
-"""A server that sends the devices of a split round two networks: nothing in the round says that they are the same.
+"""A server that sends the devices of a split round two networks: what it would get if the enclave took both.
 
 All others get a network of zeros but for its last bias, so that their samples lie in one place, u, and have no features
 before the last layer: their gradients leave its weights as they are. One device gets the network with a last layer so
@@ -20,7 +20,7 @@ from selfsame.audit.split_updates import filled_up, gradients
 from selfsame.methods.base import unit
 from selfsame.methods.update_attack import by_mean, seen_of
 
-NETWORKS = "nothing stops it: neither embeddings nor gradients are sealed with the network that they were made with"
+STOPPED = "stopped: embeddings are sealed with the digest of their network, and a round's enclave takes one network's"
 _NEAR = 0.25  # of the margin: how far from u the device's samples lie
 _STRANGERS = 256
 

@@ -48,6 +48,7 @@ REASONS = (
     "spent",  # the device's privacy budget
     "policy",  # terms that the device's own policy does not allow
     "seal",  # what is sealed in the message does not open, or is not what it should be
+    "network",  # made with another network than that of the round
     "group",  # not a group that sums may be taken over
     "helper",  # no key is named to which the masks are to be sealed, or not one that is trusted
     "device",  # not one of those whose keys are registered with the enclave

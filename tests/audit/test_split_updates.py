@@ -157,8 +157,9 @@ def test_what_the_run_itself_shows_is_a_sum():
     applies = {f"{one.attacker}, {one.did}" for one in found if one.applies(case.aggregation)}
     assert "updates, a sum of 7" in applies and "differences, cohorts of 7" in applies
     assert not any(one.did in ("one update", "over rounds", "a sum of 2") for one in found if one.applies("enclave"))
-    lured = next(one for one in found if one.did == "2 networks")
-    assert lured.applies("enclave") and lured.identified >= 0.9 and "nothing stops it" in lured.said
+    stopped, lured = (next(one for one in found if one.did == did) for did in ("2 networks", "2 networks, unseen"))
+    assert stopped.applies("enclave") and stopped.identified == 0 and "digest" in stopped.said
+    assert not lured.applies("enclave") and lured.identified >= 0.9  # what the digest is for
     alone = next(one for one in found if one.did == "sybils, 1 honest")
     assert alone.identified >= 0.9 and "sessions" in alone.said
     assert audit_record(case, found, "a run")["aggregation"] == "enclave"

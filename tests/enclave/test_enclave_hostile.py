@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from split_small import DIM, IN, NETWORK, Direct, a_plan, joined, run_round, weights
+from split_small import DIM, IN, NETWORK, Direct, OneNetwork, a_plan, joined, run_round, weights
 
-from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.message import Content, Denied, Order, clipped, pack, unpack
 from selfsame.enclave.session import Enclave
 
@@ -77,7 +76,7 @@ def test_a_thousand_of_each_are_refused_and_counted(kind):
     run_round(quiet, calm, 1, weights())
     expected, _ = run_round(quiet, calm, 2, weights())
 
-    with Controller(a_plan()) as controller:
+    with OneNetwork(a_plan()) as controller:
         devices = joined(controller, 3)
         run_round(controller, devices, 1, weights())
         controller.begin(2)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from split_small import Recording, a_plan, joined, run_round, weights
+from split_small import OneNetwork, Recording, a_plan, joined, run_round, weights
 
-from selfsame.deploy.split.controller import Controller
 from selfsame.enclave.__main__ import serve
 from selfsame.enclave.message import Denied, read_frame, write_frame
 from selfsame.errors import SelfsameError
@@ -55,7 +54,7 @@ def test_the_controller_sees_no_embedding_no_derivative_and_no_gradient():
 
 def test_a_thousand_hostile_frames_at_the_door():
     rng = np.random.default_rng(0)
-    with Controller(a_plan()) as controller:
+    with OneNetwork(a_plan()) as controller:
         devices = joined(controller, 3)
         controller.begin(1)
         refused = 0
@@ -77,7 +76,7 @@ def test_a_thousand_hostile_frames_at_the_door():
 
 
 def test_a_process_that_has_ended_is_one_line():
-    controller = Controller(a_plan())
+    controller = OneNetwork(a_plan())
     controller._process.kill()
     controller._process.wait()
     with pytest.raises(SelfsameError, match="ended"):
@@ -87,7 +86,7 @@ def test_a_process_that_has_ended_is_one_line():
 
 def test_an_enclave_that_does_not_start_is_one_line():
     with pytest.raises(SelfsameError, match=r"did not start.*selfsame\[enclave\]"):
-        Controller(a_plan(), command=[sys.executable, "-c", "pass"])
+        OneNetwork(a_plan(), command=[sys.executable, "-c", "pass"])
 
 
 def test_without_cryptography_a_device_says_what_to_install():
@@ -104,7 +103,7 @@ def test_without_cryptography_a_device_says_what_to_install():
 @pytest.mark.parametrize("part", [{"loss": {"kind": "nosuch"}}, {"loss": {"nosuch": 1}}, {"privacy": {"kind": "x"}}])
 def test_a_plan_the_enclave_cannot_run_is_one_line(part):
     with pytest.raises(SelfsameError, match="plan"):
-        Controller(a_plan(**part))
+        OneNetwork(a_plan(**part))
 
 
 def test_it_imports_no_more_than_an_auditor_reads():

@@ -35,18 +35,26 @@ def test_a_round_by_hand():
     assert np.allclose(aggregate_P, expected, rtol=1e-5, atol=1e-8)
 
 
-def test_two_networks_in_one_round_are_not_told_apart():
-    """A gap: layers of zeros before the last one give no features and no gradient of it, and the mean is one device's.
+def test_embeddings_of_another_network_are_not_taken():
+    """Others who were sent layers of zeros would add nothing to the mean, which would be one device's gradient."""
+    controller, other = Direct(a_plan()), bytes(32)
+    devices = joined(controller, 4)
+    controller.begin(1)
+    for device in devices[:3]:
+        assert controller.submit(device.embeddings(1, device.embed(weights()))) is None
+    late = devices[3]
+    assert controller.submit(late.embeddings(1, late.embed(weights()), other)) == "network"
+    assert controller.submit(late.embeddings(1, late.embed(weights()))) is None  # nothing of the refusal is left
+    controller.begin(2, other)
+    assert [controller.submit(d.embeddings(2, d.embed(weights()))) for d in devices] == ["network"] * 4
+    refused("few", controller.derive, 2)
 
-    Whoever closes it sets selfsame/audit/split_server.py and docs/design/enclave.md right.
-    """
-    controller, weight_ID = Direct(a_plan()), weights()
-    devices = joined(controller, 3)
-    for device in devices[1:]:
-        device.x_BI = np.zeros_like(device.x_BI)
-    aggregate_P, known = run_round(controller, devices, 1, weight_ID)
-    assert np.abs(known[0]["grad"]).max() > 0.1
-    assert np.allclose(aggregate_P, known[0]["grad"] / 3, rtol=1e-5, atol=1e-8)
+
+@pytest.mark.parametrize("network", [b"", bytes(31), bytes(33)])
+def test_a_round_without_a_network_is_not_opened(network):
+    controller = Direct(a_plan())
+    refused("size", controller.begin, 1, network)
+    refused("round", controller.derive, 1)
 
 
 def test_the_devices_labels_are_their_sessions(monkeypatch):

@@ -37,9 +37,9 @@ def test_a_folder_that_was_put_back_repeats_no_keystream(tmp_path):
     one.fresh = False
     one.device["node0"] = one.open_device("node0")
 
-    def spy(self, number, emb_BD):
-        known.append(pack(emb_BD))
-        return real(self, number, emb_BD)
+    def spy(self, number, emb_BD, network):
+        known.append(network + pack(emb_BD))
+        return real(self, number, emb_BD, network)
 
     asked = next(ask for ask in one.server.step(one.now) if ask.node == "node0")
     assert kind_of(asked) == "embed"

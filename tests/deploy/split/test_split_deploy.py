@@ -899,9 +899,9 @@ def test_the_server_sees_no_embedding_and_no_gradient(loop, monkeypatch):
     for name in ("embeddings", "gradient"):
         real = getattr(participant.Participant, name)
 
-        def spy(self, number, array, real=real):
+        def spy(self, number, array, *network, real=real):
             known.append(np.atleast_2d(array).copy())
-            return real(self, number, array)
+            return real(self, number, array, *network)
 
         monkeypatch.setattr(participant.Participant, name, spy)
     one = loop(a_recipe(rounds=2), enclave=Recording)
@@ -916,6 +916,23 @@ def test_the_server_sees_no_embedding_and_no_gradient(loop, monkeypatch):
     assert len(known) == 16 and len(patterns) > 1000
     assert not [p for p in patterns if p in seen]
     assert any(p in seen + known[0].astype("<f4").tobytes() for p in patterns)
+
+
+def test_a_server_that_sends_one_device_another_network_gets_nothing(loop):
+    """All four embeddings have to be of one network, so no derivatives are computed, and no mean comes out."""
+    one = loop(a_recipe(rounds=1), terms_of(tries=1))
+
+    def deliver(ask):
+        if kind_of(ask) != "embed" or ask.node == "node0":
+            return one.ask(ask)
+        _, number, meta = glance(ask.payload, len(ask.payload))
+        fields = {"network": torch.zeros_like(one.server.state.theta_P)}
+        return one.ask(replace(ask, payload=encode("embed", number, meta, fields)))
+
+    start = one.server.state.theta_P.clone()
+    one.run(deliver=deliver, until=lambda: bool(one.server.records))
+    assert [record["complete"] for record in one.server.records] == [False]
+    assert one.server.counts["network"] == 3 and torch.equal(one.server.state.theta_P, start)
 
 
 def test_what_a_device_keeps_is_its_own(loop):
