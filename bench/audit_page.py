@@ -1,9 +1,11 @@
 """The audit's tables from what bench/frontier.py measured: python bench/audit_page.py FILE... .
 
-One table for each file, in their order: the share of owners in per cent that each attacker names, the mean over seeds.
-The group's sum is the largest that was tried and is no larger than the group.
+One table for each data set: the share of owners in per cent that each attacker names, the mean over seeds. The group's
+sum is the largest that was tried and is no larger than the group. A run in the clear (--mode clear) has no groups: the
+sums that are tried on it for comparison are held to its cohort.
 
-    python bench/audit_page.py omniglot.jsonl lfw.jsonl writers.jsonl audiomnist.jsonl cifar100.jsonl digits.jsonl
+    python bench/audit_page.py omniglot.jsonl lfw.jsonl writers.jsonl audiomnist.jsonl digits.jsonl
+    python bench/audit_page.py bench/kept/frontier-cifar100.jsonl bench/kept/audit-cifar100.jsonl --mode clear
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from sharing import finished
 
 Row = dict[str, Any]
 ORDER = (
-    "FedCrowd", "FedUV", "own fixed", "FDML", "softmax", "FedAwS", "fixed",
+    "FedCrowd", "FedCrowd, quadratic", "FedUV", "own fixed", "FDML", "softmax", "FedAwS", "fixed",
     "FedHide", "FedGN(1)", "FedCS(0.05)", "FedMetric",
 )  # fmt: skip
 COLUMNS = {
@@ -49,6 +51,11 @@ def column(finding: Row, size: int) -> str | None:
     return None
 
 
+def group_of(line: Row) -> int:
+    """The devices whose updates are summed, or would be."""
+    return int(line["group"] if line["group"] > 1 else line["cohort"])
+
+
 def table(lines: list[Row]) -> str:
     """The strongest of each column, by method."""
     named: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -56,7 +63,7 @@ def table(lines: list[Row]) -> str:
         best: dict[str, float] = {}
         every = line["findings"] + line["active"]
         sums = [int(found[1]) for one in every if (found := re.fullmatch(r"a sum of (\d+)", one["did"]))]
-        size = max((size for size in sums if size <= line["group"]), default=0)
+        size = max((size for size in sums if size <= group_of(line)), default=0)
         for one in every:
             where = column(one, size)
             if where is not None:
@@ -64,7 +71,7 @@ def table(lines: list[Row]) -> str:
         for where, value in best.items():
             named[line["key"]["method"], where].append(value)
     first = lines[0]
-    out = [f"Chance is {100 * first['chance']:.1f} %, the group's share {100 / first['group']:.1f} %.", ""]
+    out = [f"Chance is {100 * first['chance']:.1f} %, the group's share {100 / group_of(first):.1f} %.", ""]
     out += ["| method | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---:|" * len(COLUMNS)]
     for method in (name for name in ORDER if any(name == key[0] for key in named)):
         cells = [named.get((method, where), []) for where in COLUMNS]
@@ -77,9 +84,12 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--mode", default="enclave", help="the aggregation under which the runs were trained")
     args = parser.parse_args()
-    for file in args.files:
-        lines = [one for one in finished(file) if one["key"]["phase"] == "measure" and one["key"]["mode"] == args.mode]
-        print(f"\n## {file.stem}\n\n{table(lines)}")
+    every: dict[str, list[Row]] = defaultdict(list)
+    for line in (line for file in args.files for line in finished(file)):
+        if line["key"]["phase"] == "measure" and line["key"]["mode"] == args.mode:
+            every[line["key"]["data"]].append(line)
+    for data, lines in every.items():
+        print(f"\n## {data}\n\n{table(lines)}")
 
 
 if __name__ == "__main__":
