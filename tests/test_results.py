@@ -92,3 +92,12 @@ def test_faces_of_six_methods_are_what_the_kept_runs_say():
         spread = f"{statistics.fmean(after):.2f} [{min(after):.2f}, {max(after):.2f}]"
         row = f"| {method} | {learns} | {before:.2f} | {spread} | {below} of 12 | {away:.2f} | {left:.2f} |"
         assert row in text, row
+
+
+def test_the_audit_of_cifar_100_is_what_the_kept_runs_say(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    files = [str(KEPT / f"{name}-cifar100.jsonl") for name in ("frontier", "audit")]
+    monkeypatch.setattr("sys.argv", ["audit_page", *files, "--mode", "clear"])
+    __import__("audit_page").main()
+    table = capsys.readouterr().out.split("## cifar100\n\n")[1].strip()
+    assert len(table.splitlines()) > 10 and table in (RESULTS / "audit.md").read_text(encoding="utf-8")
