@@ -12,7 +12,7 @@ from selfsame.errors import SelfsameError
 from selfsame.files import read_json
 from selfsame.report.exhibit_figures import exhibit_svg
 from selfsame.report.exhibit_tables import part_sheets, timing_sheet
-from selfsame.report.table import UNITS, marked_down
+from selfsame.report.table import marked_down, units
 from selfsame.report.words import duration
 
 FORMAT = 3
@@ -33,7 +33,7 @@ PORTIONED = (
 )
 BY_PERSON = (
     "In brackets: the 95 % interval by person of the mean over seeds. The people of the trials are drawn again {} "
-    "times, the same people for every seed, while networks and templates stay as they are."
+    "times, the same people for every seed, while networks and templates stay: it says nothing of other seeds."
 )
 APART = "Where the seeds are about different people, each seed has an interval of its own."
 _EARLIER = 2  # the format before intervals
@@ -105,7 +105,7 @@ def exhibit_markdown(plain: Plain) -> str:
     if plain["timings"]:
         lines += ["", *_timings(plain["timings"])]
     if plain["parts"]:
-        lines += ["", UNITS, *_by_person(plain["parts"])]
+        lines += ["", _units(plain["parts"]), *_by_person(plain["parts"])]
     variants = [variant for part in plain["parts"] for variant in part["variants"]]
     if kinds := {variant["control"] for variant in variants if variant["control"]}:
         lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
@@ -115,6 +115,11 @@ def exhibit_markdown(plain: Plain) -> str:
         lines += ["", "## Not run", ""]
         lines += [f"- {_missing(one)}" for one in plain["missing"]]
     return "\n".join([*lines, "", MARK, ""])
+
+
+def _units(parts: Sequence[Plain]) -> str:
+    figures = [one for part in parts for variant in part["variants"] for one in variant["figures"].items()]
+    return units((key for key, _ in figures), any(figure["paper"] is not None for _, figure in figures))
 
 
 def _by_person(parts: Sequence[Plain]) -> list[str]:

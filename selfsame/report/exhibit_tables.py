@@ -19,7 +19,8 @@ def part_sheets(part: Plain) -> list[Sheet]:
     """The tables of one recipe for a page."""
     told, rest = _told(part)
     sheets = [_beside(part, told, " ")] if told else []
-    return sheets + ([_compact(part, rest, " ", not told, _MORE if told else "")] if rest else [])
+    more = [_compact(part, rest, " ", not told, _MORE if told else "")] if rest else []
+    return [sheet for sheet in (*sheets, *more) if sheet.rows]
 
 
 def terminal_sheets(part: Plain) -> list[Sheet]:
@@ -30,7 +31,7 @@ def terminal_sheets(part: Plain) -> list[Sheet]:
         last = begin + _ACROSS >= len(rest)
         title = _MORE if told and not begin else ""
         sheets.append(_compact(part, rest[begin : begin + _ACROSS], "\n", last and not told, title))
-    return sheets
+    return [sheet for sheet in sheets if sheet.rows]
 
 
 def _told(part: Plain) -> tuple[list[str], list[str]]:
@@ -69,7 +70,10 @@ def _beside(part: Plain, keys: Sequence[str], between: str) -> Sheet:
 
 
 def _compact(part: Plain, keys: Sequence[str], between: str, whole: bool, title: str) -> Sheet:
-    """A row for each variant, a column for each figure; `whole`: with the rounds and seeds."""
+    """A row for each variant, a column for each figure.
+
+    `whole`: with the rounds and seeds. Otherwise another table has these, and variants without any figure are left out.
+    """
     more: dict[str, Callable[[Plain], str]] = {"Rounds": _rounds, "Seeds": _seeds} if whole else {}
     labels = [FIGURES[key].label for key in keys]
     headings = ["Variant", *(_two_lines(one) if between == "\n" else one for one in labels), *more]
@@ -80,6 +84,7 @@ def _compact(part: Plain, keys: Sequence[str], between: str, whole: bool, title:
             *(words(variant) for words in more.values()),
         ]
         for variant in part["variants"]
+        if whole or any(_figure(variant, key).get("measured") is not None for key in keys)
     ]
     end = len(headings)
     seeds, lose = ((0, end - 1), (end - 2, end - 1)) if whole else ((0,), ())

@@ -70,7 +70,7 @@ def _rates(scored: Scored, count: int, purpose: str) -> Floats:
     """Replicates of EER and AUROC (2, count)."""
     _need(len(np.unique(scored.person_a[scored.same])))
     if scored.same.all():
-        raise SelfsameError("there is a single person, and no impostor")
+        raise SelfsameError("no trial has an impostor")
     return replicates(scored, _eer_and_area, count, _rng(purpose)).T
 
 
