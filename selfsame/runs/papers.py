@@ -156,8 +156,9 @@ class Reprint:
             if "fpr" in curve:
                 curves[protocol] = (curve["fpr"], curve["tpr"])
         told = [("accuracy (VII-C)", found.get("vii_c", {})), *found["curves"].items()]
-        told += [(f"no interval by person, {_KINDS[kind]}", one) for kind, one in found["drawn"].items()]
-        lacking = {f"{what}: {one['refused']}": None for what, one in told if "refused" in one}
+        there = {kind for key, kind in KIND.items() if final.get(key) is not None}
+        told += [(f"no interval by person, {_KINDS[kind]}", found["drawn"][kind]) for kind in kinds if kind in there]
+        lacking = {_unplaced(f"{what}: {one['refused']}", self.path): None for what, one in told if "refused" in one}
         self.refused.setdefault(name, {}).update(lacking)
         self.drawn.setdefault(job.folder, {}).update(found["drawn"])
         campaign.views[job.folder] = replace(view, final=final, roc=curves)
@@ -169,7 +170,8 @@ class Reprint:
             self._loaded = key, load_data(job.recipe.data)
         if job.variant.untrained:
             return as_untrained(load_run(job.folder, self._loaded[1], trust_code=True))
-        return open_run(job.folder, federation=self._loaded[1], trust_code=True)
+        place = Path(job.recipe.data.path) if job.recipe.data.path else None  # where the data are now
+        return open_run(job.folder, place, federation=self._loaded[1], trust_code=True)
 
     def plain(self, exhibit: Exhibit) -> Plain:
         """What an exhibit's page says, ready for JSON.

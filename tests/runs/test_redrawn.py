@@ -196,6 +196,19 @@ def test_replicates_are_drawn_once_and_kept(tmp_path):
     assert len(opened) == 3
 
 
+def test_a_run_that_cannot_be_opened_has_no_intervals(tmp_path):
+    """Its page can be made all the same, but not if the page needs more of it."""
+
+    def gone():
+        raise SelfsameError(f"{tmp_path}: has no checkpoint yet")
+
+    found = beyond(tmp_path, 3, gone, drawn=("new",), count=COUNT)["drawn"]
+    assert found == {"new": {"refused": f"{tmp_path.name}: has no checkpoint yet"}}
+    assert not (tmp_path / "exhibit.json").exists()  # it may come back
+    with pytest.raises(SelfsameError, match="no checkpoint"):
+        beyond(tmp_path, 3, gone, curves=("test samples",), drawn=("new",), count=COUNT)
+
+
 @pytest.mark.parametrize("text", ["[]", '{"found": []}', '{"round": 3, "found": {"curve x": 1}}'])
 def test_a_damaged_file_is_named(tmp_path, text):
     (tmp_path / "exhibit.json").write_text(text)
