@@ -77,7 +77,7 @@ def beyond(
             if not set(missing) <= set(again.values()):
                 raise
             why = str(error).replace(str(folder), folder.name)  # the page is made without intervals
-            found = found | dict.fromkeys(missing, {"refused": why})
+            found = found | {name: {"refused": why} for name in missing}
         else:
             bench = cache(lambda: _bench(run))
             found = found | {name: _measured(run, bench, name) for name in missing}
