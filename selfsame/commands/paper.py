@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def paper(
-    name: Annotated[str, typer.Argument(help="fedaws, feduv, fedmetric, fedhide or fdml.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="fedaws, feduv, fedmetric, fedhide or fdml; or a page's JSON file, to make that page anew."
+        ),
+    ],
     table: Annotated[str | None, typer.Option(help="The number of a table.", show_default="all there are")] = None,
     figure: Annotated[str | None, typer.Option(help="The number of a figure.", show_default="all there are")] = None,
     path: PathTo = None,
@@ -31,6 +36,7 @@ def paper(
     share: Annotated[
         float | None, typer.Option("--share", help="Train this share of each variant's rounds, e.g. 0.2.")
     ] = None,
+    bootstrap: Annotated[int, typer.Option(help="Replicates for the 95 % intervals by person; 0 for none.")] = 200,
     device: Device = None,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
     out: Annotated[
@@ -43,12 +49,18 @@ def paper(
     Runs what the data allow and the controls beside it, goes on where an earlier call stopped, and writes a page with
     its figures and the JSON that they are made from. What cannot be run is listed with the files that it wants.
     """
+    from rich.console import Console
+
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
     from selfsame.runs.claim import shared_claim
     from selfsame.runs.papers import Reprint
 
     one_process("selfsame paper")
+    if name.endswith(".json"):
+        if any(given is not None for given in (table, figure, path, recipes, only, settings, rounds, share, out)):
+            raise SelfsameError(f"{name}: a page is made anew from its JSON alone; leave out what else is asked for")
+        return _make_anew(Path(name))
     exhibits = find_exhibits(name, table, figure)
     if path is not None and not path.exists():
         raise SelfsameError(f"--path {path}: no such folder")
@@ -59,11 +71,14 @@ def paper(
     changed = [*(settings or []), *lengths]
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
-        reprint = Reprint(name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0)
+        reprint = Reprint(
+            name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap
+        )
     with shared_claim(folder):
         for name, jobs in reprint.chosen(only or []).items():
             train_left(reprint.campaigns[name], jobs, at_once, quiet)
-        reprint.complete()
+        with Console(stderr=True, quiet=quiet).status("measuring") as status:
+            reprint.complete(lambda title: status.update(f"measuring: {title}"))
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
         pages = reprint.write_pages()
@@ -72,6 +87,16 @@ def paper(
     _show(reprint, pages)
     if reprint.diverged or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)
+
+
+def _make_anew(file: Path) -> None:
+    """The page and its drawings, without the data or the runs."""
+    from selfsame.files import write
+    from selfsame.report.exhibit_page import files_again
+
+    for name, content in files_again(file).items():
+        write(file.parent / name, content)
+    print(f"page: {file.with_suffix('.md')}")
 
 
 def _timed(folder: Path) -> dict[str, Any]:
@@ -91,14 +116,15 @@ def _show(reprint: Reprint, pages: list[Path]) -> None:
     """The tables, what to know about them, and the pages."""
     from rich.console import Console
 
-    from selfsame.report.exhibit_page import part_sheet, timing_sheet
+    from selfsame.report.exhibit_tables import terminal_sheets, timing_sheet
 
     console = Console(width=None if Console().is_terminal else 80)
     for exhibit, page in zip(reprint.exhibits, pages, strict=True):
         plain = reprint.plain(exhibit)
         for part in plain["parts"]:
             print(f"{plain['title']}, {part['data']} ({part['recipe']})")
-            console.print(part_sheet(part).terminal())
+            for sheet in terminal_sheets(part):
+                console.print(sheet.terminal())
             for remark in part["remarks"]:
                 print(remark)
         if plain["timings"]:

@@ -14,7 +14,16 @@ from selfsame.data.sets.xc import MultiLabelled
 from selfsame.errors import SelfsameError
 from selfsame.measure.curves import Floats, Roc, auroc, corners
 from selfsame.measure.ranking import label_precision, places, places_in, precision
-from selfsame.measure.trials import MOST_PAIRED, Embed, alone_blocks, embedded, pair_scores, pieces, template_blocks
+from selfsame.measure.trials import (
+    MOST_PAIRED,
+    Embed,
+    Scored,
+    alone_blocks,
+    embedded,
+    pair_scores,
+    pieces,
+    template_blocks,
+)
 from selfsame.methods.base import Comparison, LocalLoss, World, unit
 
 _MOST_SCORES = 2_000_000  # that are kept
@@ -128,22 +137,29 @@ def one_class_auroc(score_SC: Tensor, label_S: Tensor) -> float:
     return float(np.mean(rates))
 
 
-def unseen_scores(
-    method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None
-) -> tuple[Floats, Floats]:
-    """Genuine and impostor scores of a trial list, or of all pairs of samples (an even selection of at most 2,000)."""
+def unseen_trials(method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None) -> Scored:
+    """The trials of a list, or all pairs of samples (an even selection of at most 2,000), with their people."""
     if trials is not None and len(trials):
         needed, place = torch.unique(torch.cat([trials.index_a, trials.index_b]).cpu(), return_inverse=True)
         left, right = place.numpy().reshape(2, -1)
+        person = samples.y.cpu()[needed].numpy()
         same = trials.same.cpu().numpy()
     else:
         needed = torch.arange(0, len(samples.x), max(1, -(-len(samples.x) // MOST_PAIRED)))
         needed = needed[samples.y.cpu()[needed].argsort(stable=True)]  # rounding depends on the order: class by class
         left, right = np.triu_indices(len(needed), 1)
-        label = samples.y.cpu()[needed].numpy()
-        same = label[left] == label[right]
+        person = samples.y.cpu()[needed].numpy()
+        same = person[left] == person[right]
     score = pair_scores(method, embedded(embed, samples.x, needed), left, right)
-    return score[same], score[~same]
+    return Scored(score, same, person[left], person[right])
+
+
+def unseen_scores(
+    method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None
+) -> tuple[Floats, Floats]:
+    """Their genuine and their impostor scores."""
+    scored = unseen_trials(method, embed, samples, trials)
+    return scored.genuine, scored.impostor
 
 
 def pair_curve(method: Comparison, embed: Embed, samples: Samples, trials: Trials | None = None) -> Roc:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from selfsame.config.exhibits import FIXED, NO_NEGATIVES, UNTRAINED
-from selfsame.config.experiment import FIGURES
+from selfsame.errors import SelfsameError
+from selfsame.files import read_json
 from selfsame.report.exhibit_figures import exhibit_svg
-from selfsame.report.table import UNITS, Sheet, marked_down
+from selfsame.report.exhibit_tables import part_sheets, timing_sheet
+from selfsame.report.table import marked_down, units
 from selfsame.report.words import duration
 
-FORMAT = 2
+FORMAT = 3
 MARK = "<!-- Made by `selfsame paper` from the JSON file of this name; do not edit. -->"
 CONTROLS = (
     "Controls are ours and not the paper's: the same data, network, seeds and, where they are trained, rounds and "
@@ -26,9 +29,14 @@ _CONTROLS = {
 PORTIONED = (
     "Accuracy (VII-C): the share of right verdicts on unseen people, the mean of 20 draws. Each has a template, a "
     "threshold from further samples and other users by the paper's Algorithm 4, and is tested with the rest and with "
-    "samples of still others."
+    "samples of still others, who stay where an interval draws users again."
 )
-_HEADINGS = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Seeds")
+BY_PERSON = (
+    "In brackets: the 95 % interval by person of the mean over seeds. The people of the trials are drawn again {} "
+    "times, the same people for every seed, while networks and templates stay: it says nothing of other seeds."
+)
+APART = "Where the seeds are about different people, each seed has an interval of its own."
+_EARLIER = 2  # the format before intervals
 
 Plain = Mapping[str, Any]
 
@@ -42,6 +50,43 @@ def exhibit_files(plain: Plain) -> dict[str, bytes]:
     }
     found = {name: text.encode() for name, text in page.items()}
     return found | {drawing["file"]: exhibit_svg(drawing) for drawing in drawings}
+
+
+def read_exhibit(file: Path) -> dict[str, Any]:
+    """The JSON of a page, also of one made before there were intervals."""
+    found = read_json(file)
+    known = isinstance(found, dict) and found.get("format") in (_EARLIER, FORMAT)
+    if not known or f"{found.get('file')}.json" != file.name:
+        raise SelfsameError(f"{file}: not the JSON of a page of `selfsame paper` (formats {_EARLIER} and {FORMAT})")
+    try:
+        return found if found["format"] == FORMAT else _with_no_intervals(found)
+    except (AttributeError, KeyError, TypeError):
+        raise SelfsameError(f"{file}: parts of the page are missing") from None
+
+
+def _with_no_intervals(plain: Plain) -> dict[str, Any]:
+    """A page of the earlier format in this one."""
+
+    def part(one: Plain) -> Plain:
+        variants = [
+            {**each, "figures": {key: {**figure, "interval": None} for key, figure in each["figures"].items()}}
+            for each in one["variants"]
+        ]
+        return {**one, "replicates": 0, "variants": variants}
+
+    return {**plain, "format": FORMAT, "parts": [part(one) for one in plain["parts"]]}
+
+
+def files_again(file: Path) -> dict[str, bytes]:
+    """All files of a page whose JSON is there, made anew."""
+    plain = read_exhibit(file)
+    try:
+        found = exhibit_files(plain)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise SelfsameError(f"{file}: parts of the page are missing") from None
+    if strange := [name for name in found if Path(name).name != name]:
+        raise SelfsameError(f"{file}: names a file of another folder: {strange[0]}")
+    return found
 
 
 def exhibit_markdown(plain: Plain) -> str:
@@ -60,7 +105,7 @@ def exhibit_markdown(plain: Plain) -> str:
     if plain["timings"]:
         lines += ["", *_timings(plain["timings"])]
     if plain["parts"]:
-        lines += ["", UNITS]
+        lines += ["", _units(plain["parts"]), *_by_person(plain["parts"])]
     variants = [variant for part in plain["parts"] for variant in part["variants"]]
     if kinds := {variant["control"] for variant in variants if variant["control"]}:
         lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
@@ -72,12 +117,35 @@ def exhibit_markdown(plain: Plain) -> str:
     return "\n".join([*lines, "", MARK, ""])
 
 
+def _units(parts: Sequence[Plain]) -> str:
+    figures = [one for part in parts for variant in part["variants"] for one in variant["figures"].items()]
+    return units((key for key, _ in figures), any(figure["paper"] is not None for _, figure in figures))
+
+
+def _by_person(parts: Sequence[Plain]) -> list[str]:
+    """What the intervals are, where there are any."""
+    found = {
+        (part["replicates"], figure["interval"]["mean"] is not None)
+        for part in parts
+        for variant in part["variants"]
+        for figure in variant["figures"].values()
+        if figure["interval"] is not None
+    }
+    if not found:
+        return []
+    times = " or ".join(str(number) for number in sorted({number for number, _ in found}))
+    return ["", " ".join([BY_PERSON.format(times), *([APART] if any(not alike for _, alike in found) else [])])]
+
+
 def _part(part: Plain) -> Iterator[str]:
     drawing = part["drawing"]
     if drawing is not None:
         yield f"![{marked_down(drawing['what'])}]({drawing['file']})"
         yield ""
-    yield part_sheet(part).markdown()
+    for sheet in part_sheets(part):
+        if sheet.title:
+            yield f"{sheet.title}\n"
+        yield sheet.markdown()
     for said in (*part["remarks"], *_lengths(part)):
         yield f"- {marked_down(said)}"
 
@@ -91,80 +159,13 @@ def _lengths(part: Plain) -> list[str]:
     return [f"{len(spent)} runs took {duration(min(spent))} to {duration(max(spent))} s each to train."]
 
 
-def part_sheet(part: Plain) -> Sheet:
-    """The table of one recipe."""
-    return Sheet(_HEADINGS, _rows(part), words=(0, 1, 6), whole=range(1, 7), lose=(5, 6, 4))
-
-
-def timing_sheet(timings: Plain) -> Sheet:
-    """The seconds of the enclave, a row for each number of participants."""
-    rows = [
-        [f"{one['participants']:,}", f"{one['paper']:g}", _seconds(one), f"{one['paper'] / one['seconds']:,.0f}"]
-        for one in timings["rows"]
-    ]
-    return Sheet(("Participants", "Paper, s", "Measured, s", "Times faster"), rows, words=())
-
-
 def _timings(timings: Plain) -> list[str]:
     return [timing_sheet(timings).markdown(), *(f"- {marked_down(said)}" for said in timings["remarks"])]
-
-
-def _seconds(one: Plain) -> str:
-    return f"{one['seconds']:.2g} ± {one['half_range']:.1g}"
 
 
 def _missing(one: Plain) -> str:
     said = f"{one['recipe']} ({one['runs']} runs on {one['data']}): {one['why']}"
     return marked_down(said + (f"; wanted: {one['wants']}" if one["wants"] not in one["why"] else ""))
-
-
-def _rows(part: Plain) -> list[list[str]]:
-    rows = []
-    for variant in part["variants"]:
-        for key, figure in variant["figures"].items():
-            digits = FIGURES[key].digits
-            paper = _pair(figure["paper"], figure["paper_spread"], digits)
-            about = "≈ " if figure["about"] and figure["paper"] is not None else ""
-            less = figure["difference"]
-            rows.append(
-                [
-                    variant["title"] + (" (control)" if variant["control"] else ""),
-                    FIGURES[key].label,
-                    about + paper,
-                    _pair(figure["measured"], figure["half_range"], digits),
-                    "–" if less is None else f"{round(less, digits) + 0.0:+.{digits}f}",
-                    _rounds(variant),
-                    _seeds(variant),
-                ]
-            )
-    return rows
-
-
-def _pair(value: float | None, spread: float | None, digits: int) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
-
-
-def _rounds(variant: Plain) -> str:
-    paper = variant["paper_rounds"]
-    return f"{variant['rounds']:,}" + (f" of {paper:,}" if paper and paper != variant["rounds"] else "")
-
-
-def _seeds(variant: Plain) -> str:
-    """Those that have ended; then those that diverged, and those that have not been run."""
-    told = list(zip(variant["seeds"], variant["ended"], variant["diverged"], strict=True))
-    sound = [seed for seed, ended, diverged in told if ended and not diverged]
-    lost = [seed for seed, _, diverged in told if diverged]
-    left = [seed for seed, ended, _ in told if not ended]
-    said = [_listed(sound)] if sound else []
-    said += [f"diverged: {_listed(lost)}"] if lost else []
-    said += [f"not run: {_listed(left)}"] if left else []
-    return "; ".join(said)
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
 
 
 def only_figures(variants: Sequence[Plain], wanted: Sequence[str]) -> list[Plain]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,13 +39,25 @@ NOTE = (
 
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
 SHOWN = ("p@1", "eer_seen", "auroc", "eer", "leak", "recovered")  # where the paper has no figures
-UNITS = (
-    "Measured: the mean over the seeds that did not diverge, ± half the range where there are several. Difference: "
-    "measured less paper. The paper's ± is its own, ≈ stands for figures read off a plot. Seen: test samples of the "
-    "training classes against their vectors; new: pairs of samples of unseen classes. Recovered: the share of true "
-    "prototypes that an attacker who knows the method gets back, which no paper reports. By the shared: P@1 where the "
-    "vectors that others see stand for the classes."
-)
+_MEASURED = "Measured: the mean over the seeds that did not diverge, ± half the range where there are several."
+_PAPERS = "Difference: measured less paper. The paper's ± is its own, ≈ stands for figures read off a plot."
+_MEANINGS = {
+    ("eer_seen", "auroc_seen", "eer", "auroc"): "Seen: test samples of the training classes against their vectors; "
+    "new: pairs of samples of unseen classes.",
+    ("recovered",): "Recovered: the share of true prototypes that an attacker who knows the method gets back, which no "
+    "paper reports.",
+    ("p@1_shared",): "By the shared: P@1 where the vectors that others see stand for the classes.",
+}
+
+
+def units(keys: Iterable[str], beside: bool = True) -> str:
+    """What figures are; `beside`: the paper's stand beside them."""
+    shown = set(keys)
+    meant = [words for some, words in _MEANINGS.items() if shown & set(some)]
+    return " ".join([_MEASURED, *([_PAPERS] if beside else []), *meant])
+
+
+UNITS = units(FIGURES)
 
 
 _GAP = 2  # characters between two columns

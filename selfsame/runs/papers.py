@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from selfsame.config.exhibits import FOLDERS, Exhibit, recipe_file
-from selfsame.config.experiment import Experiment, Job, Variant, read_experiment, shortened
+from selfsame.config.experiment import FIGURES, Experiment, Job, Variant, read_experiment, shortened
 from selfsame.config.recipe import DataPart
-from selfsame.data import DATASETS
+from selfsame.data import DATASETS, Federation
 from selfsame.errors import SelfsameError
-from selfsame.files import read_json, write
+from selfsame.files import write
 from selfsame.report.exhibit_lines import drawing
-from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures
-from selfsame.report.table import Row, beside_plain
+from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, read_exhibit
+from selfsame.report.table import Row, beside_plain, figures_of
 from selfsame.runs.beyond import beyond
 from selfsame.runs.controls import alike, with_controls
 from selfsame.runs.course import Run
 from selfsame.runs.experiments import Campaign, load_data
+from selfsame.runs.redrawn import KIND, REPLICATES, seeds_interval
 from selfsame.runs.run import load_run, open_run
 from selfsame.runs.untrained import as_untrained
 
@@ -40,15 +41,20 @@ class Reprint:
     settings: Sequence[str] = ()
     changed: Sequence[str] = ()
     share: float = 1.0  # of the recipes' rounds
+    bootstrap: int = REPLICATES  # of each interval; 0: none
     campaigns: dict[str, Campaign] = field(init=False, default_factory=dict)
     missing: dict[str, Plain] = field(init=False, default_factory=dict)
     told: dict[str, str] = field(init=False, default_factory=dict)  # why, with the places of this machine
     refused: dict[str, dict[str, None]] = field(
         init=False, default_factory=dict
     )  # what a recipe's data are too few for
+    drawn: dict[Path, Plain] = field(init=False, default_factory=dict)  # replicates of each run by kind
     timings: Plain = field(init=False, default_factory=dict)
+    _loaded: tuple[str, Federation] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
+        if self.bootstrap < 0:
+            raise SelfsameError(f"--bootstrap: must be at least 0, got {self.bootstrap}")
         names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.recipes)
         read = {name: self._read(name) for name in names}  # what is wrong with one is said before data is read
         for name, experiment in read.items():
@@ -120,24 +126,29 @@ class Reprint:
         wanted = [v for exhibit in self.exhibits if name in exhibit.recipes for v in _shown(exhibit, experiment)]
         return [variant for variant in experiment.variants if variant in wanted]
 
-    def complete(self) -> None:
-        """Measure what the pages tell of ended runs beyond their records."""
+    def complete(self, tick: Callable[[str], None] = lambda _: None) -> None:
+        """Measure what the pages tell of ended runs beyond their records; `tick` is told of each run."""
         for exhibit in self.exhibits:
             for name in exhibit.recipes:
-                campaign = self.campaigns.get(name)
-                shown = [] if campaign is None else _shown(exhibit, campaign.experiment)
-                for job in [] if campaign is None else campaign.jobs:
+                if (campaign := self.campaigns.get(name)) is None:
+                    continue
+                shown = _shown(exhibit, campaign.experiment)
+                rows = [row for row in campaign.rows() if row.variant in shown]
+                kinds = list(dict.fromkeys(KIND[key] for key in _figures(exhibit, rows) if key in KIND))
+                for job in campaign.jobs:
                     if job.variant in shown:
-                        self._complete(exhibit, name, job)
+                        tick(job.title)
+                        self._complete(exhibit, name, job, kinds)
 
-    def _complete(self, exhibit: Exhibit, name: str, job: Job) -> None:
+    def _complete(self, exhibit: Exhibit, name: str, job: Job, kinds: Sequence[str]) -> None:
         campaign = self.campaigns[name]
         view = campaign.views.get(job.folder)
         portions = job.variant.paper.portions if "vii_c" in exhibit.figures else ()
-        if view is None or view.diverged or not (portions or exhibit.curves):
+        kinds = kinds if self.bootstrap else ()
+        if view is None or view.diverged or not (portions or exhibit.curves or kinds):
             return
         ended = int(view.history[-1]["round"]) if view.history else 0
-        found = beyond(job.folder, ended, partial(_opened, job), portions, exhibit.curves)
+        found = beyond(job.folder, ended, partial(self._opened, job), portions, exhibit.curves, kinds, self.bootstrap)
         final, curves = dict(view.final), dict(view.roc)
         if portions:
             final["vii_c"] = found["vii_c"].get("value")
@@ -145,9 +156,22 @@ class Reprint:
             if "fpr" in curve:
                 curves[protocol] = (curve["fpr"], curve["tpr"])
         told = [("accuracy (VII-C)", found.get("vii_c", {})), *found["curves"].items()]
-        lacking = {f"{what}: {one['refused']}": None for what, one in told if "refused" in one}
+        there = {kind for key, kind in KIND.items() if final.get(key) is not None}
+        told += [(f"no interval by person, {_KINDS[kind]}", found["drawn"][kind]) for kind in kinds if kind in there]
+        lacking = {_unplaced(f"{what}: {one['refused']}", self.path): None for what, one in told if "refused" in one}
         self.refused.setdefault(name, {}).update(lacking)
+        self.drawn.setdefault(job.folder, {}).update(found["drawn"])
         campaign.views[job.folder] = replace(view, final=final, roc=curves)
+
+    def _opened(self, job: Job) -> Run:
+        """A run that has ended, or the network that was never trained, to be measured; data are read once for all."""
+        key = repr(job.recipe.data)
+        if self._loaded is None or self._loaded[0] != key:
+            self._loaded = key, load_data(job.recipe.data)
+        if job.variant.untrained:
+            return as_untrained(load_run(job.folder, self._loaded[1], trust_code=True))
+        place = Path(job.recipe.data.path) if job.recipe.data.path else None  # where the data are now
+        return open_run(job.folder, place, federation=self._loaded[1], trust_code=True)
 
     def plain(self, exhibit: Exhibit) -> Plain:
         """What an exhibit's page says, ready for JSON.
@@ -173,18 +197,19 @@ class Reprint:
     def _earlier(self, exhibit: Exhibit) -> dict[str, Plain]:
         """The parts of the page that the same command has left, by recipe."""
         page = self.folder / f"{_file(exhibit)}.json"
-        if not page.is_file():
+        try:
+            found = read_exhibit(page) if page.is_file() else {}
+        except SelfsameError:  # it is written anew
             return {}
-        found = read_json(page)
-        wanted = {"format": FORMAT, "command": self._command(exhibit)}
-        if not (isinstance(found, dict) and wanted.items() <= found.items()):
-            return {}
-        return {part["recipe"]: part for part in found["parts"]}
+        return (
+            {part["recipe"]: part for part in found["parts"]} if found.get("command") == self._command(exhibit) else {}
+        )
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []
         set_to = [one if one.startswith("--") else f"--set {one}" for one in self.changed]
-        return " ".join(["selfsame paper", self.paper, exhibit.option, *data, *set_to])
+        drawn = [f"--bootstrap {self.bootstrap}"] if exhibit.recipes and self.bootstrap != REPLICATES else []
+        return " ".join(["selfsame paper", self.paper, exhibit.option, *data, *set_to, *drawn])
 
     def _part(self, name: str, exhibit: Exhibit) -> Plain:
         campaign = self.campaigns[name]
@@ -193,12 +218,28 @@ class Reprint:
         found = beside_plain(rows, name, self.changed, exhibit.beside)
         found["remarks"] += list(self.refused.get(name, ()))
         what = f"{_NAMES[self.paper]}, {exhibit.name}: {exhibit.what}, {name}"
+        for row, variant in zip(rows, found["variants"], strict=True):
+            for key, figure in variant["figures"].items():
+                figure["interval"] = self._interval(campaign, row, key)
         return {
             **found,
+            "replicates": self.bootstrap,
             "variants": only_figures(found["variants"], (*exhibit.figures, *exhibit.beside)),
             "data": FOLDERS.get(name, campaign.experiment.variants[0].recipe.data.name),
             "drawing": drawing(exhibit.panes, rows, f"{_file(exhibit)}-{name}.svg", what),
         }
+
+    def _interval(self, campaign: Campaign, row: Row, key: str) -> Plain | None:
+        """By person, over the seeds that the mean is of."""
+        if key not in KIND:
+            return None
+        folders = [job.folder for job in campaign.jobs if job.variant is row.variant]
+        counts = [value is not None for value in row.values(key)]
+        seeds = [
+            self.drawn.get(folder, {}).get(KIND[key], {}) if there else None
+            for folder, there in zip(folders, counts, strict=True)
+        ]
+        return seeds_interval(key, seeds, FIGURES[key].factor)
 
     def write_pages(self) -> list[Path]:
         """A page for each exhibit with its figures, and beside it the JSON that they are made from."""
@@ -219,6 +260,7 @@ class Reprint:
         ]
 
 
+_KINDS = {"seen": "seen", "new": "new", "vii_c": "accuracy (VII-C)"}
 _NAMES = {"fedaws": "FedAwS", "feduv": "FedUV", "fedmetric": "FedMetric", "fedhide": "FedHide", "fdml": "FDML"}
 
 
@@ -238,11 +280,10 @@ def _meant(text: str, variant: Variant, every: Sequence[Variant]) -> bool:
     return variant.title == text if whole else text.lower() in variant.title.lower()
 
 
-def _opened(job: Job) -> Run:
-    """A run that has ended, or the network that was never trained, to be measured."""
-    if job.variant.untrained:
-        return as_untrained(load_run(job.folder, trust_code=True))
-    return open_run(job.folder, trust_code=True)
+def _figures(exhibit: Exhibit, rows: Sequence[Row]) -> list[str]:
+    """The figures of an exhibit's page."""
+    wanted = (*exhibit.figures, *exhibit.beside)
+    return [key for key in figures_of(rows, exhibit.beside) if key in wanted or not wanted]
 
 
 def _file(exhibit: Exhibit) -> str:

@@ -1,17 +1,21 @@
 """`selfsame paper`: what the data allow is run, the rest is listed, and the page says what its JSON says."""
 
+import inspect
 import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from selfsame.commands.paper import paper
 from selfsame.config.exhibits import PAPERS, find_exhibits, recipe_file
 from selfsame.config.experiment import read_experiment
 from selfsame.errors import SelfsameError
 from selfsame.measure.protocols import Portions
 from selfsame.report.exhibit_page import MARK, exhibit_files, exhibit_markdown
 from selfsame.runs.beyond import drawn_accuracies
+from selfsame.runs.redrawn import REPLICATES
 from selfsame.runs.run import open_run
 
 SMALL = """
@@ -222,7 +226,28 @@ title = "FDML, exceptions"
 """
 
 
-def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame):
+def check_intervals(part, text):
+    """14 people were trained with and 6 were not, of whom there are too few."""
+    drawn = [
+        json.loads(Path(f"p/fdml-touchauth/01-fdml{end}/exhibit.json").read_text())["found"]["drawn 200 seen"]
+        for end in ("", "-seed1")
+    ]
+    assert drawn[0]["who"] == drawn[1]["who"] and drawn[0]["figures"] != drawn[1]["figures"]
+    mean = 50 * sum(np.array(one["figures"]["eer_seen"]) for one in drawn)
+    ends = np.quantile(mean, [0.025, 0.975])
+    variants = {one["title"]: one["figures"] for one in part["variants"]}
+    found = variants["FDML"]["eer_seen"]
+    assert found["interval"]["mean"] == pytest.approx(ends) and len(found["interval"]["seeds"]) == 2
+    value = f"{found['measured']:.1f} ± {found['half_range']:.1f} [{ends[0]:.1f}, {ends[1]:.1f}]"
+    assert f"| FDML | {value} | " in text and text.count("drawn again 200 times") == 1
+    assert all(one["eer_seen"]["interval"] for one in variants.values())
+    assert all(one[key]["interval"] is None for one in variants.values() for key in ("eer", "vii_c"))
+    said = sorted(remark for remark in part["remarks"] if remark.startswith("no interval by person"))  # each once
+    why = "6 people have genuine trials, 10 are needed"
+    assert said == [f"no interval by person, accuracy (VII-C): {why}", f"no interval by person, new: {why}"]
+
+
+def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame, monkeypatch):
     Path("mine/fdml-touchauth.toml").write_text(FDML)
     Path("mine/fdml-cameraauth.toml").write_text(FAR.format("imagefolder"))
     words = ("paper", "fdml", "--table", "i", "--recipes", "mine", "--out", "p", "--path", "empty", "--quiet")
@@ -241,7 +266,16 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame):
     less = variants["FDML"]["figures"]["vii_c"]["measured"] - 80.88
     assert f"| FDML | accuracy (VII-C) % | 80.9 | {less + 80.88:.1f} ± " in Path("p/table-i.md").read_text()
     remade(Path("p"), "table-i")
-    assert selfsame(*words, "--share", "0.5")[0] == 0
+    check_intervals(plain["parts"][0], Path("p/table-i.md").read_text())
+    with monkeypatch.context() as patch:
+        for name in ("open_run", "load_run"):
+            patch.setattr(f"selfsame.runs.papers.{name}", lambda *_, **__: pytest.fail("measured again"))
+        assert selfsame(*words, "--share", "0.5")[0] == 0
+        assert json.loads(Path("p/table-i.json").read_text()) == plain
+        assert selfsame(*words, "--share", "0.5", "--bootstrap", "0")[0] == 0
+    none = json.loads(Path("p/table-i.json").read_text())
+    assert none["command"].endswith(" --bootstrap 0") and "In brackets" not in Path("p/table-i.md").read_text()
+    assert all(one["interval"] is None for each in none["parts"][0]["variants"] for one in each["figures"].values())
     code, _, err = selfsame(*words, "--share", "0.25")
     assert code == 2 and "holds a run of another recipe" in err
 
@@ -292,24 +326,58 @@ def test_nothing_can_be_run(selfsame):
         (("fedhide", "--figure", "9"), "--figure 9: fedhide has no recipe"),
         (("fedhide", "--share", "1.5"), "--share 1.5: expected a number above 0 and up to 1"),
         (("fedhide", "--share", "0.5", "--rounds", "7"), "no --rounds beside it"),
+        (("fedhide", "--recipes", "mine", "--bootstrap", "-1"), "--bootstrap: must be at least 0, got -1"),
+        (("nosuch.json",), "nosuch.json: No such file"),
+        (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 and 3)"),
+        (("mine/other.json", "--table", "4"), "made anew from its JSON alone"),
         (("fedhide", "--recipes", "empty"), "name the folder of recipes with --recipes"),
     ],
 )
 def test_bad_input_is_one_line(words, said, selfsame):
+    Path("mine/other.json").write_text('{"format": 1}')
     code, out, err = selfsame("paper", *words)
     assert code == 2 and out == "" and said in err and err.count("\n") == 1
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_every_exhibit_has_its_recipes(paper):
-    for exhibit in find_exhibits(paper):
-        for name in exhibit.recipes:
-            experiment = read_experiment(recipe_file(Path(__file__).parents[2] / "recipes", name))
+def test_a_page_is_made_anew_from_its_json(selfsame):
+    """Also from one of an earlier version, without data and runs."""
+    kept = Path(__file__).parents[2] / "docs" / "results" / "papers" / "feduv" / "figure-4.json"
+    plain = json.loads(kept.read_text(encoding="utf-8"))
+    for part in plain["parts"]:
+        part.pop("replicates")
+        part["drawing"]["panes"] = [{**pane, "lines": pane["lines"][:1]} for pane in part["drawing"]["panes"][:1]]
+        for variant in part["variants"]:
+            for figure in variant["figures"].values():
+                figure.pop("interval")
+    Path("figure-4.json").write_text(json.dumps({**plain, "format": 2}))
+    assert selfsame("paper", "figure-4.json") == (0, "page: figure-4.md\n", "")
+    now, text = json.loads(Path("figure-4.json").read_text()), Path("figure-4.md").read_text()
+    assert now["format"] == 3 and "| softmax | 93.9 ± 1.0 | 2.1 ± 0.2 |" in text and "In brackets" not in text
+    assert text == exhibit_markdown(now)
+    Path("figure-4.json").write_text(json.dumps({**plain, "format": 2, "parts": [{"recipe": "x"}]}))
+    code, out, err = selfsame("paper", "figure-4.json")
+    assert (code, out, err) == (2, "", "selfsame: figure-4.json: parts of the page are missing\n")
+    now["parts"][0]["drawing"]["file"] = "../elsewhere.svg"
+    Path("figure-4.json").write_text(json.dumps(now))
+    code, _, err = selfsame("paper", "figure-4.json")
+    assert code == 2 and "names a file of another folder: ../elsewhere.svg" in err
+    assert Path("figure-4.md").read_text() == text and not Path("../elsewhere.svg").exists()
+
+
+def test_as_many_replicates_as_the_help_says():
+    assert inspect.signature(paper).parameters["bootstrap"].default == REPLICATES
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_exhibit_has_its_recipes(name):
+    for exhibit in find_exhibits(name):
+        for recipe in exhibit.recipes:
+            experiment = read_experiment(recipe_file(Path(__file__).parents[2] / "recipes", recipe))
             where = {variant.paper.where for variant in experiment.variants}
             number = "4" if exhibit.number.startswith("S") else exhibit.number  # the supplement shows runs of Table 4
-            assert any(re.search(rf"(Tables?|Fig\.) .*{number}", one) for one in where), (name, where)
+            assert any(re.search(rf"(Tables?|Fig\.) .*{number}", one) for one in where), (recipe, where)
             shown = {key for variant in experiment.variants for key in variant.paper.figures}
             assert not exhibit.figures or not shown or shown & set(exhibit.figures)
     with pytest.raises(SelfsameError):
-        find_exhibits(paper, "99")
+        find_exhibits(name, "99")

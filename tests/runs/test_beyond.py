@@ -15,7 +15,8 @@ from selfsame.runs.beyond import FILE, beyond, drawn_accuracies
 
 def run_of(x, y, alone=None):
     """A run whose network changes nothing."""
-    federation = SimpleNamespace(unseen=Samples(torch.tensor(x, dtype=torch.float32), torch.from_numpy(y)))
+    unseen = Samples(torch.tensor(x, dtype=torch.float32), torch.from_numpy(y))
+    federation = SimpleNamespace(unseen=unseen, class_names=())
     problem = SimpleNamespace(method=make("fixed", {}), federation=federation, world=SimpleNamespace(dim=x.shape[1]))
     return SimpleNamespace(problem=problem, state=SimpleNamespace(alone_NP=alone), embed=lambda part: part)
 
@@ -41,7 +42,7 @@ def test_each_is_measured_once(tmp_path):
         return run_of(*apart(9, 5))
 
     found = beyond(tmp_path, 7, open_it, (2, 2, 1, 3))
-    assert found == {"curves": {}, "vii_c": {"value": 1.0, "deviation": 0.0, "draws": 20}}
+    assert found == {"curves": {}, "drawn": {}, "vii_c": {"value": 1.0, "deviation": 0.0, "draws": 20}}
     assert beyond(tmp_path, 7, lambda: pytest.fail("opened again"), (2, 2, 1, 3)) == found
     assert json.loads((tmp_path / FILE).read_text())["round"] == 7
     beyond(tmp_path, 7, open_it, (1, 1, 1, 3))  # other portions
@@ -60,3 +61,12 @@ def test_each_is_measured_once(tmp_path):
 def test_what_cannot_be_measured_says_why(run, said, tmp_path):
     found = beyond(tmp_path, 1, lambda: run, (2, 2, 1, 3))["vii_c"]
     assert said in found["refused"] and "value" not in found
+
+
+def test_users_are_drawn_again(tmp_path):
+    x, y = apart(12, 5, noise=1.0)
+    found = beyond(tmp_path, 1, lambda: run_of(x, y), (2, 2, 1, 3), drawn=("vii_c",), count=30)
+    drawn = found["drawn"]["vii_c"]["figures"]["vii_c"]
+    assert len(drawn) == 30 and min(drawn) < found["vii_c"]["value"] < max(drawn)
+    few = beyond(tmp_path, 2, lambda: run_of(*apart(9, 5)), (2, 2, 1, 3), drawn=("vii_c",), count=30)
+    assert few["drawn"]["vii_c"] == {"refused": "9 people have genuine trials, 10 are needed"}
