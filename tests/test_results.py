@@ -101,3 +101,21 @@ def test_the_audit_of_cifar_100_is_what_the_kept_runs_say(monkeypatch, capsys):
     __import__("audit_page").main()
     table = capsys.readouterr().out.split("## cifar100\n\n")[1].strip()
     assert len(table.splitlines()) > 10 and table in (RESULTS / "audit.md").read_text(encoding="utf-8")
+
+
+FURTHER = [
+    ("audit-digits", "enclave", 4),
+    ("audit-omniglot", "enclave", 4),
+    ("audit-cifar100-resnet8", "enclave", 1),
+    ("audit-cifar100-resnet8", "clear", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "mode", "methods"), FURTHER)
+def test_audits_of_further_methods_are_what_the_kept_runs_say(name, mode, methods, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.setattr("sys.argv", ["audit_page", str(KEPT / f"{name}.jsonl"), "--mode", mode])
+    __import__("audit_page").main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    text = (RESULTS / "audit.md").read_text(encoding="utf-8")
+    assert len(rows) == methods and all(row in text for row in rows)

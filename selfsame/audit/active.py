@@ -65,7 +65,7 @@ class ActiveServer:
         if case.problem.method.attack_updates(_nothing_seen(case)) is not None:
             if not case.split:
                 yield from self._networks(case)
-            elif has_strangers(case):
+            else:
                 yield from self._split_networks(case)
             yield from self._sybils(case)
         if isinstance(case.problem.method, FedHide):
@@ -98,10 +98,12 @@ class ActiveServer:
 
     def _split_networks(self, case: Audited) -> Iterator[Finding]:
         """The same in split rounds."""
-        client_M = some_clients(case, _TARGETS)
-        got = case.judged(client_M, two_networks(case, client_M))
         did, words = "2 networks", "what it would get of a cohort's sum if nobody checked digests"
         yield Finding(self.name, did, "server", "enclave", 0.0, None, case.chance, 1, said=STOPPED)
+        if not has_strangers(case):
+            return
+        client_M = some_clients(case, _TARGETS)
+        got = case.judged(client_M, two_networks(case, client_M))
         yield Finding(
             self.name, f"{did}, unseen", "server", "enclave", *got, case.chance, 1, said=words, compared=True
         )  # fmt: skip

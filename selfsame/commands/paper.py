@@ -55,10 +55,12 @@ def paper(
     from selfsame.config.exhibits import find_exhibits
     from selfsame.runs.claim import shared_claim
     from selfsame.runs.papers import Reprint
+    from selfsame.runs.redrawn import REPLICATES
 
     one_process("selfsame paper")
     if name.endswith(".json"):
-        if any(given is not None for given in (table, figure, path, recipes, only, settings, rounds, share, out)):
+        others = (table, figure, path, recipes, only, settings, rounds, share, device, out)
+        if bootstrap != REPLICATES or any(given is not None for given in others):
             raise SelfsameError(f"{name}: a page is made anew from its JSON alone; leave out what else is asked for")
         return _make_anew(Path(name))
     exhibits = find_exhibits(name, table, figure)

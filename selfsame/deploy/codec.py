@@ -143,8 +143,7 @@ def encode(
     tensors, scales = {}, {}
     for name, value in fields.items():
         if name in half:
-            scales[name] = _scale(value)
-            value = (value / scales[name]).to(torch.float32).to(torch.float16)  # rounded alike by every processor
+            value, scales[name] = _halved(value)
         tensors[name] = value
     text = json.dumps(
         {"format": _FORMAT, "kind": kind, "round": round, "scales": scales, "meta": dict(meta)},
@@ -166,6 +165,20 @@ def unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the CPU, each with memory of its own: the file format knows no views."""
     copied = {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
     return {name: value.contiguous() for name, value in copied.items()}
+
+
+def through_half(value: Tensor) -> Tensor:
+    """What a reader has of a tensor that travelled in half precision."""
+    return _whole(*_halved(value), value.dtype)
+
+
+def _halved(value: Tensor) -> tuple[Tensor, float]:
+    scale = _scale(value)
+    return (value / scale).to(torch.float32).to(torch.float16), scale  # rounded alike by every processor
+
+
+def _whole(value: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype) * scale
 
 
 def _scale(value: Tensor) -> float:
@@ -269,7 +282,7 @@ def _check_header(header: dict[str, Json], scales: dict[str, float], fields: Map
 def _checked(value: Tensor, part: Field, scale: float | None) -> Tensor:
     """The tensor in the type in which it is used, if it is finite and no longer than its bound."""
     if part.half:
-        value = value.to(part.dtype) * (scale or 1.0)
+        value = _whole(value, scale or 1.0, part.dtype)
     if value.is_floating_point() and not bool(torch.isfinite(value).all()):
         raise Refused("finite")
     if part.longest < math.inf:

@@ -6,7 +6,7 @@ import hashlib
 
 from torch import Tensor
 
-from selfsame.deploy.codec import Field, Spec, decode, encode
+from selfsame.deploy.codec import through_half
 
 
 def network_digest(theta_P: Tensor) -> bytes:
@@ -16,8 +16,4 @@ def network_digest(theta_P: Tensor) -> bytes:
 
 def as_received(theta_P: Tensor, half: bool) -> Tensor:
     """The network as a device reads it from its request."""
-    if not half:
-        return theta_P.cpu()
-    sent = encode("train", 0, {"run": ""}, {"network": theta_P}, frozenset({"network"}))
-    fields = {"network": Field((len(theta_P),), theta_P.dtype, half=True)}
-    return decode(sent, expected=Spec("train", fields=fields)).fields["network"]
+    return through_half(theta_P.cpu()) if half else theta_P.cpu()

@@ -35,7 +35,7 @@ REASONS = {
     "spent": "as many rounds as the plan allows one device are used up",
     "device": "not a device that is registered here",
     "signature": "not signed by the device whose name it bears",
-    "network": "not all of them trained from the same network",
+    "network": "not made with the round's network, or not all with the same one",
     "group": "not a whole group of devices, or another one than before",
     "twice": "this group's sum of this round, or of a later one, was released before",
     "stand-in": "not the last contribution that was released, or one too many",

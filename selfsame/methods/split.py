@@ -22,7 +22,7 @@ from selfsame.methods.update_attack import Seen, by_mean
 from selfsame.privacy.mechanisms import Mechanism, keep, perturb
 from selfsame.streams import Stream
 
-_LONG = 16.0  # root mean square of an embedding's numbers: the enclave's clip, beyond which there is none
+_LONG = 16.0  # root mean square of an embedding's numbers: the enclave clips at this length, so nothing longer is one
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The enclave as a process: the recording proof, hostile frames at its door, and what it imports."""
 
 import io
+import re
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,3 +178,10 @@ def test_a_stream_that_ends_anywhere_ends_quietly(rest):
 def test_any_stream_ends(data):
     assert all(answer[:1] == b"\0" for answer in served(data))
     assert served(framed(a_plan().canonical()) + data)[0] == b"\1"
+
+
+def test_the_program_on_the_enclaves_page_runs(capsys):
+    page = Path(__file__).resolve().parents[2] / "docs" / "design" / "enclave.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(program, str(page), "exec"), {})
+    assert capsys.readouterr().out.startswith("SIMULATED enclave")

@@ -4,7 +4,7 @@ From the agreement both ends build the same network, the same batches and the en
 in the quote. A device pins the first agreement that it accepts.
 
     register    down: the agreement; later the enclave's key and quote.   up: conditions and a nonce; later the hello
-    embed       down: the network (and the enclave's welcome).            up: embeddings, sealed to the enclave
+    embed       down: the network (and the enclave's welcome).            up: embeddings and its digest, sealed
     derive      down: derivatives, sealed to the device.                  up: its gradient, sealed to the enclave
 """
 
