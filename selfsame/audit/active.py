@@ -23,7 +23,16 @@ from torch import Tensor
 from selfsame.audit.attackers import ANY, CLEAR, SUMS, Audited, Finding
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.readers import read_sum, some_clients
-from selfsame.audit.split_server import STOPPED, has_strangers, two_networks
+from selfsame.audit.split_server import (
+    ALL_IN,
+    LEFT_OUT,
+    PAIRS,
+    STOPPED,
+    has_strangers,
+    may_leave_out,
+    one_network_twice,
+    two_networks,
+)
 from selfsame.audit.transcript import local_updates
 from selfsame.audit.updates import can_watch
 from selfsame.engine.problem import Problem
@@ -67,6 +76,7 @@ class ActiveServer:
                 yield from self._networks(case)
             else:
                 yield from self._split_networks(case)
+                yield self._left_out(case)
             yield from self._sybils(case)
         if isinstance(case.problem.method, FedHide):
             yield self._table(case)
@@ -107,6 +117,15 @@ class ActiveServer:
         yield Finding(
             self.name, f"{did}, unseen", "server", "enclave", *got, case.chance, 1, said=words, compared=True
         )  # fmt: skip
+
+    def _left_out(self, case: Audited) -> Finding:
+        """One network in several rounds, with and without one device's gradient."""
+        did, rounds = "1 network twice", 2 * PAIRS
+        if not may_leave_out(case):
+            return Finding(self.name, did, "server", "enclave", 0.0, None, case.chance, rounds, said=ALL_IN)
+        client_M = some_clients(case, _TARGETS)
+        got = case.judged(client_M, one_network_twice(case, client_M))
+        return Finding(self.name, did, "server", "enclave", *got, case.chance, rounds, said=LEFT_OUT)
 
     def _sybils(self, case: Audited) -> Iterator[Finding]:
         """What is left of a sum once the server has taken off what its own members sent, and of one that it thinned."""

@@ -1,15 +1,22 @@
-"""A server that sends the devices of a split round two networks: what it would get if the enclave took both.
+"""A server that does not keep to split rounds: two networks in one round, or one network in two.
 
-All others get a network of zeros but for its last bias, so that their samples lie in one place, u, and have no features
-before the last layer: their gradients leave its weights as they are. One device gets the network with a last layer so
-small that its samples lie close around u, W h times a small number off it, where every loss pushes them away. So the
-cohort's sum moves the weights by this device's dW = sum d h' alone, and dW W' gives the direction of the mean of its
-W h = z - b. How long that is on average, the server knows from pictures of strangers.
+**Two networks**, if the enclave took both. All others get a network of zeros but for its last bias, so that their
+samples lie in one place, u, and have no features before the last layer: their gradients leave its weights as they are.
+One device gets the network with a last layer so small that its samples lie close around u, W h times a small number off
+it, where every loss pushes them away. So the cohort's sum moves the weights by this device's dW = sum d h' alone, and
+dW W' gives the direction of the mean of its W h = z - b. How long that is on average, the server knows from pictures of
+strangers.
+
+**One network twice**: all gradients go into the means of some rounds, and all but one device's into those of as many
+others. Times how many there were, the means differ by this device's gradients, and by what other samples make of the
+others' gradients.
 
 Shapes: M devices attacked, H members of a cohort, P parameters, D embedding width.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,12 +24,17 @@ from torch import Tensor
 from selfsame.audit.attackers import Audited
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.split_updates import filled_up, gradients
+from selfsame.engine.plan import cohort_size
+from selfsame.engine.turnout import FEWEST, needed
 from selfsame.methods.base import unit
 from selfsame.methods.update_attack import by_mean, seen_of
 
 STOPPED = "stopped: embeddings are sealed with the digest of their network, and a round's enclave takes one network's"
 _NEAR = 0.25  # of the margin: how far from u the device's samples lie
 _STRANGERS = 256
+LEFT_OUT = "nothing stops it: a round may end without some gradients, and the server passes them on"
+ALL_IN = "stopped: a round that lacks a gradient is abandoned"
+PAIRS = 4  # rounds with everybody, and as many with one device left out
 
 
 def has_strangers(case: Audited) -> bool:
@@ -48,6 +60,37 @@ def two_networks(case: Audited, client_M: Tensor) -> Tensor:
         offset = 0 if before.bias is None else before.bias
         found.append(offset + length * unit(by_mean(seen)))
     return torch.cat(found)
+
+
+def may_leave_out(case: Audited) -> bool:
+    """Whether a round's mean may lack somebody."""
+    recipe, split = case.problem.recipe, case.problem.recipe.split
+    size = cohort_size(recipe, case.state.present)
+    return needed(recipe, size) < size or (split.strategy == "uc" and size > FEWEST + 1)
+
+
+def one_network_twice(case: Audited, client_M: Tensor) -> Tensor:
+    """What the server takes for the mean embedding of each of these clients, each left out once: (M, D)."""
+    problem, state = case.problem, case.state
+    layer = LastLayer.of(problem)
+    assert layer is not None
+    found = []
+    for part_M in client_M.split(cohort_size(problem.recipe, state.present)):
+        cohort_H = filled_up(problem, state, part_M)
+        whole_HP, lacking_HP = (_over_rounds(case, cohort_H, later) for later in (0, PAIRS))
+        left_MP = whole_HP.sum(0) - (lacking_HP.sum(0) - lacking_HP[: len(part_M)])
+        guess_MD = problem.method.attack_updates(layer.seen(problem, state.theta_P, -left_MP, 1.0))
+        assert guess_MD is not None
+        found.append(guess_MD)
+    return torch.cat(found)
+
+
+def _over_rounds(case: Audited, cohort_H: Tensor, later: int) -> Tensor:
+    """Each member's gradients of the network of now, added up over some rounds from so many on: (H, P)."""
+    total_HP = torch.zeros(len(cohort_H), len(case.state.theta_P)).to(case.state.theta_P)
+    for number in range(case.state.round + later, case.state.round + later + PAIRS):
+        total_HP += torch.stack(gradients(case.problem, replace(case.state, round=number), cohort_H))
+    return total_HP
 
 
 def _lured(case: Audited, layer: LastLayer, near: float) -> tuple[Tensor, Tensor]:

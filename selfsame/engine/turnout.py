@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _TRIES = 1000  # selections in one round before the settings are called hopeless
-_FEWEST = 2  # a round goes on without the others where more than so many gradients are there
+FEWEST = 2  # a round goes on without the others where more than so many gradients are there
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _gradients(recipe: Recipe, round: int, size: int) -> Bools:
     wanted = needed(recipe, size)
     place = _arrived(recipe, "gradient answer", (round,), answers, recipe.split.gradient_wait)[:wanted]
     alive_M = np.zeros(size, dtype=bool)
-    if len(place) == wanted or (recipe.split.strategy == "uc" and len(place) > _FEWEST):
+    if len(place) == wanted or (recipe.split.strategy == "uc" and len(place) > FEWEST):
         alive_M[place] = True
     return alive_M
 

@@ -12,7 +12,7 @@ from selfsame.audit.attackers import Audited, audit_record, findings
 from selfsame.audit.differences import Way
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.readers import SumReader, UpdateReader
-from selfsame.audit.split_server import two_networks
+from selfsame.audit.split_server import PAIRS, one_network_twice, two_networks
 from selfsame.audit.split_updates import enrolled, gradients, split_updates
 from selfsame.audit.suite import KNOWN
 from selfsame.audit.transcript import Transcript, overheard
@@ -176,6 +176,31 @@ def test_of_two_networks_the_sum_is_one_devices(method):
     share, cosine = case.judged(some_M, guess_MD)
     assert share >= 0.75 and cosine > 0.95
     assert case.judged(some_M, guess_MD.roll(1, 0))[0] <= 0.25
+
+
+@pytest.mark.parametrize("cohort", [{}, {"size": 7}], ids=str)
+def test_one_network_in_two_rounds_gives_away_who_is_left_out_of_one(cohort):
+    case = case_of(cohort=cohort)
+    some_M = case.everyone[::3]
+    guess_MD = one_network_twice(case, some_M)
+    assert case.judged(some_M, guess_MD)[0] >= 0.8
+    assert case.judged(some_M, guess_MD.roll(1, 0))[0] <= 0.2
+
+
+def test_what_is_left_is_one_gradient_where_batches_hold_all_samples():
+    """With plain sums: everybody's gradients less those of all others, in rounds whose batches are the same."""
+    case = case_of(local={"batch": 400}, augment={"crop": 0, "flip": False, "rotation": 0.0})
+    layer, client_1 = LastLayer.of(case.problem), case.everyone[:1]
+    alone = gradients(case.problem, case.state, case.everyone)[0]
+    expected = case.problem.method.attack_updates(
+        layer.seen(case.problem, case.state.theta_P, -PAIRS * alone[None], 1.0)
+    )
+    assert torch.allclose(one_network_twice(case, client_1), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_who_may_be_left_out_of_no_round_is_safe_from_that():
+    found = {one.did: one for one in ActiveServer().run(case_of(split={"strategy": "as"}))}
+    assert found["1 network twice"].identified == 0 and "abandoned" in found["1 network twice"].said
 
 
 def test_others_gradients_leave_the_weights_of_the_last_layer_alone():
