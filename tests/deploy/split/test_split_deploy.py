@@ -841,7 +841,7 @@ def test_a_device_that_lies_is_lost_for_the_round_and_the_others_go_on(loop):
     def lying(self, agreement, kept, which):
         session = honest(self, agreement, kept, which)
         seal = session.embeddings
-        session.embeddings = lambda number, emb_BD: seal(number, next(bad))
+        session.embeddings = lambda number, emb_BD, network: seal(number, next(bad), network)
         return session
 
     one.run(until=lambda: all(name in one.server.registry for name in one.names))
