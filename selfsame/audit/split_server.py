@@ -25,7 +25,7 @@ from selfsame.audit.attackers import Audited
 from selfsame.audit.layers import LastLayer
 from selfsame.audit.split_updates import filled_up, gradients
 from selfsame.engine.plan import cohort_size
-from selfsame.engine.turnout import FEWEST, needed
+from selfsame.engine.turnout import least_gradients, needed
 from selfsame.methods.base import unit
 from selfsame.methods.update_attack import by_mean, seen_of
 
@@ -64,9 +64,9 @@ def two_networks(case: Audited, client_M: Tensor) -> Tensor:
 
 def may_leave_out(case: Audited) -> bool:
     """Whether a round's mean may lack somebody."""
-    recipe, split = case.problem.recipe, case.problem.recipe.split
+    recipe = case.problem.recipe
     size = cohort_size(recipe, case.state.present)
-    return needed(recipe, size) < size or (split.strategy == "uc" and size > FEWEST + 1)
+    return least_gradients(recipe.split.strategy, needed(recipe, size)) < size
 
 
 def one_network_twice(case: Audited, client_M: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import Field, Json, Message, Refused, Spec, decode, encode, hold
 from selfsame.deploy.guest import FAILURES, Guest
 from selfsame.deploy.memory import Memory
-from selfsame.deploy.received import network_digest
+from selfsame.deploy.received import theta_digest
 from selfsame.deploy.schedule import Conditions
 from selfsame.deploy.split.attest import Policy
 from selfsame.engine.model import Model
@@ -247,7 +247,7 @@ class Device(Guest[Agreement]):
             raise Refused("group") from None
         if len(members) != HASH:
             raise Refused("group")
-        context = Context(agreement.run, plan, turn, members, POLL if theta_P is None else network_digest(theta_P))
+        context = Context(agreement.run, plan, turn, members, POLL if theta_P is None else theta_digest(theta_P))
         terms = agreement.polls[0] if theta_P is None else agreement.sums
         samples = self._open(agreement)[1]
         key = b""

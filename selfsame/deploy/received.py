@@ -9,7 +9,7 @@ from torch import Tensor
 from selfsame.deploy.codec import through_half
 
 
-def network_digest(theta_P: Tensor) -> bytes:
+def theta_digest(theta_P: Tensor) -> bytes:
     """What stands for a network: its numbers as they were received."""
     return hashlib.sha256(theta_P.detach().cpu().contiguous().numpy().tobytes()).digest()
 

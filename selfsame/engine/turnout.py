@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _TRIES = 1000  # selections in one round before the settings are called hopeless
-FEWEST = 2  # a round goes on without the others where more than so many gradients are there
+_FEWEST = 2  # a round goes on without the others where more than so many gradients are there
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ def asked(recipe: Recipe, size: int) -> int:
 def needed(recipe: Recipe, size: int) -> int:
     """The gradients that end a round, num_required * rate_p of line 9."""
     return math.ceil(size * recipe.split.response - 1e-9)
+
+
+def least_gradients(strategy: str, wanted: int, fewest: int = _FEWEST) -> int:
+    """Without so many no sum leaves a round: UC goes on with more than `fewest` when time is up, AS with all wanted."""
+    return wanted if strategy == "as" else min(wanted, fewest + 1)
 
 
 def turnout(recipe: Recipe, round: int, size: int, present: int, taken_N: Ints | None = None) -> Turnout:
@@ -118,7 +123,7 @@ def _gradients(recipe: Recipe, round: int, size: int) -> Bools:
     wanted = needed(recipe, size)
     place = _arrived(recipe, "gradient answer", (round,), answers, recipe.split.gradient_wait)[:wanted]
     alive_M = np.zeros(size, dtype=bool)
-    if len(place) == wanted or (recipe.split.strategy == "uc" and len(place) > FEWEST):
+    if len(place) >= least_gradients(recipe.split.strategy, wanted):
         alive_M[place] = True
     return alive_M
 

@@ -3,7 +3,7 @@
 import torch
 
 from selfsame.deploy.codec import Field, Spec, decode, encode
-from selfsame.deploy.received import as_received, network_digest
+from selfsame.deploy.received import as_received, theta_digest
 
 SIZE = 257
 
@@ -21,7 +21,7 @@ def test_both_ends_have_one_digest():
         for half in (False, True):
             here_P, there_P = as_received(theta_P, half), read(theta_P, half)
             assert torch.equal(here_P, there_P) and here_P.dtype == theta_P.dtype
-            assert network_digest(here_P) == network_digest(there_P)
+            assert theta_digest(here_P) == theta_digest(there_P)
     assert not torch.equal(as_received(drawn_P, True), drawn_P)
 
 
@@ -29,10 +29,10 @@ def test_one_changed_number_is_another_network():
     theta_P = torch.ones(SIZE)
     other_P = theta_P.clone()
     other_P[-1] += 2**-23
-    assert network_digest(theta_P) != network_digest(other_P)
+    assert theta_digest(theta_P) != theta_digest(other_P)
 
 
 def test_a_network_that_is_not_finite_has_a_digest_all_the_same():
     """It is the devices who refuse it, and the round ends as other rounds do that nobody answers."""
     theta_P = torch.full((SIZE,), float("inf"))
-    assert len(network_digest(as_received(theta_P, True))) == len(network_digest(as_received(theta_P, False))) == 32
+    assert len(theta_digest(as_received(theta_P, True))) == len(theta_digest(as_received(theta_P, False))) == 32

@@ -20,7 +20,7 @@ from selfsame.deploy.aggregation.store import Pending, Store
 from selfsame.deploy.agreement import Agreement
 from selfsame.deploy.codec import REASONS, Field, Json, Refused
 from selfsame.deploy.process import EnclaveEnded, EnclaveProcess
-from selfsame.deploy.received import as_received, network_digest
+from selfsame.deploy.received import as_received, theta_digest
 from selfsame.enclave.adder import register_bytes, register_digest, unmask_bytes
 from selfsame.enclave.mandate import SumPlan
 from selfsame.enclave.masks import NUMBERS
@@ -142,7 +142,7 @@ class Enclosed(Totals):
 
     def open(self, round: int, state: State, group: Sequence[str]) -> dict[str, Json]:
         self._round, self._group, self._outcome = round, tuple(group), None
-        network = POLL if self._polled else network_digest(as_received(state.theta_P, self._half))
+        network = POLL if self._polled else theta_digest(as_received(state.theta_P, self._half))
         with contextlib.suppress(EnclaveEnded):  # which the server's next step finds out
             self._process.open(round, network, group)
         return {"group": group_digest(group).hex()}

@@ -21,7 +21,7 @@ from selfsame.deploy.aggregation.helper import BLAMED, request, unmasked
 from selfsame.deploy.aggregation.store import Pending, Store
 from selfsame.deploy.aggregation.sum_terms import ENCLAVE, SumTerms
 from selfsame.deploy.codec import Field, Json, Refused, decode, glance
-from selfsame.deploy.received import as_received, network_digest
+from selfsame.deploy.received import as_received, theta_digest
 from selfsame.enclave.masks import NUMBERS
 from selfsame.enclave.records import POLL, Record, group_digest
 from selfsame.enclave.release import Asked
@@ -80,7 +80,7 @@ class Masked(Totals):
         self._zero()
         self._pending, self._failed, self._due = None, False, {}
         self._round, self._group = round, tuple(group)
-        self._network = POLL if self._polled else network_digest(as_received(state.theta_P, self._half))
+        self._network = POLL if self._polled else theta_digest(as_received(state.theta_P, self._half))
         return {"group": group_digest(group).hex()}
 
     def take(self, node: str, weight: int, fields: Fields) -> None:

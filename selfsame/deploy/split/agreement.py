@@ -24,6 +24,7 @@ from selfsame.enclave.mandate import Mandate
 from selfsame.enclave.message import DIGEST, packed_size
 from selfsame.engine.problem import Problem
 from selfsame.engine.setup import prepare
+from selfsame.engine.turnout import least_gradients
 from selfsame.errors import SelfsameError
 from selfsame.methods import SplitLoss, method_class
 
@@ -64,7 +65,7 @@ class SplitAgreement(Agreed):
             transport=transport,
             seeded=seeded,
             required=terms.required,
-            gradients=terms.needed if terms.strategy == "as" else min(terms.needed, terms.fewest + 1),
+            gradients=least_gradients(terms.strategy, terms.needed, terms.fewest),
             gradient_clip=recipe.sums.clip or _about(_STEEP * float(problem.model.first_theta.double().norm())),
             **sample_terms(federation),
         )

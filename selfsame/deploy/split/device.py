@@ -19,7 +19,7 @@ from torch import Tensor
 from selfsame.deploy.codec import Json, Message, Refused, as_tensor, decode, encode
 from selfsame.deploy.guest import Guest
 from selfsame.deploy.memory import Memory
-from selfsame.deploy.received import network_digest
+from selfsame.deploy.received import theta_digest
 from selfsame.deploy.schedule import Conditions
 from selfsame.deploy.split.agreement import TO_REGISTER, SplitAgreement, from_hex, to_derive, to_embed
 from selfsame.deploy.split.attest import Attested, Policy
@@ -130,7 +130,7 @@ class SplitDevice(Guest[SplitAgreement]):
         problem.method.wire.check_up(leaves, kept.fields, stays)
         if not bool(torch.isfinite(leaves["embedding"]).all()):
             raise Refused("finite")
-        sealed = as_tensor(session.embeddings(number + 1, leaves["embedding"][0].numpy(), network_digest(theta_P)))
+        sealed = as_tensor(session.embeddings(number + 1, leaves["embedding"][0].numpy(), theta_digest(theta_P)))
         reply = encode("embed", number, {"run": agreement.run}, {"sealed": sealed})
         own: Fields = {name: value for name, value in kept.fields.items() if name in problem.method.wire.own}
         own |= {_NETWORK: theta_P, _TEMPLATE: stays["template"]}

@@ -21,7 +21,7 @@ from selfsame.deploy.codec import REASONS, Message, Refused, as_tensor, encode
 from selfsame.deploy.folder import Saved
 from selfsame.deploy.host import NEVER, Ask, Call, Host, rates
 from selfsame.deploy.process import EnclaveEnded
-from selfsame.deploy.received import as_received, network_digest
+from selfsame.deploy.received import as_received, theta_digest
 from selfsame.deploy.schedule import Decision, Phase, Round, Terms
 from selfsame.deploy.split.agreement import REGISTERED, SplitAgreement, derived, embedded, from_hex
 from selfsame.deploy.split.controller import Controller
@@ -200,7 +200,7 @@ class SplitServer(Host[SplitAgreement]):
         assert self._enclave is not None
         round = self._begin_round(now)
         half = self.agreement.transport == "half"
-        self._enclave.begin(round.number + 1, network_digest(as_received(self.state.theta_P, half)))
+        self._enclave.begin(round.number + 1, theta_digest(as_received(self.state.theta_P, half)))
         return self._embeddings(round, round.open_embeddings(now))
 
     def _settle(self, now: float) -> list[Ask]:
