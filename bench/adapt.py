@@ -261,12 +261,15 @@ def begin_warm(problem: Problem, state: State) -> None:
 def own_templates(run: Run) -> Tensor:
     """What each person would enrol with some of their samples, (N, D)."""
     federation, device = run.problem.federation, run.problem.model.device
-    found = []
-    for client, count in enumerate(federation.count_N.tolist()):
-        index_1B = torch.arange(min(count, 32), device=device)[None]
-        raw = federation.source.rows(torch.tensor([client], device=device), index_1B)[0]
-        found.append(unit(run.embed(raw)).mean(0))
-    return torch.stack(found)
+    numbers = federation.count_N.clamp(max=32).tolist()
+    raw = torch.cat(
+        [
+            federation.source.rows(torch.tensor([client], device=device), torch.arange(number, device=device)[None])[0]
+            for client, number in enumerate(numbers)
+        ]
+    )
+    emb = torch.cat([unit(run.embed(part)) for part in raw.split(512)])
+    return torch.stack([part.mean(0) for part in emb.split(numbers)])
 
 
 def trained(order: Recipe, federation: Federation, warm: bool, folder: Path | None = None) -> tuple[Run, float]:
