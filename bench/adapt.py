@@ -46,12 +46,10 @@ from selfsame.data import Federation, Held, Samples, load
 from selfsame.data.choosing import for_choosing
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.engine.plan import make_plan
-from selfsame.engine.problem import Problem
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
-from selfsame.engine.state import State, begin
+from selfsame.engine.state import begin
 from selfsame.files import write
-from selfsame.methods.base import unit
 from selfsame.runs.course import Run
 from selfsame.runs.elsewhere import elsewhere
 
@@ -240,44 +238,12 @@ def recipe(args: argparse.Namespace, name: str, kind: str, rate: float, seed: in
     )
 
 
-@torch.no_grad()
-def begin_warm(problem: Problem, state: State) -> None:
-    """Let every vector that stands for a person begin as the mean of what the encoder makes of their samples.
-
-    A device does so by itself before its first round. What leaves it is what leaves it anyway: with FedAwS and softmax
-    the server then sees the vector, as it does after each round; with FedCrowd and FedHide it stays on the device.
-    """
-    run, name = Run(problem, state), problem.method.name
-    if name not in ("fedcrowd", "fedhide", "fedaws", "softmax"):
-        return
-    rows_ND = unit(own_templates(run))
-    head = problem.model.head_views(state.theta_P)
-    held = {"fedaws": state.server.get("class_embedding"), "softmax": next(iter(head.values()), None)}
-    target = held.get(name, state.own.get("prototype"))
-    assert target is not None and len(target) == len(rows_ND)
-    target.copy_(rows_ND * target.norm(dim=1, keepdim=True))
-
-
-def own_templates(run: Run) -> Tensor:
-    """What each person would enrol with some of their samples, (N, D)."""
-    federation, device = run.problem.federation, run.problem.model.device
-    numbers = federation.count_N.clamp(max=32).tolist()
-    raw = torch.cat(
-        [
-            federation.source.rows(torch.tensor([client], device=device), torch.arange(number, device=device)[None])[0]
-            for client, number in enumerate(numbers)
-        ]
-    )
-    emb = torch.cat([unit(run.embed(part)) for part in raw.split(512)])
-    return torch.stack([part.mean(0) for part in emb.split(numbers)])
-
-
 def trained(order: Recipe, federation: Federation, warm: bool, folder: Path | None = None) -> tuple[Run, float]:
     """A run to its end, and how long its rounds took; `folder`: that keeps the network to begin with."""
+    vectors = "" if warm else "drawn"  # "": as enrolled, where the method keeps any
+    order = replace(order, net=replace(order.net, vectors=vectors))
     problem = prepare(order, federation, folder=folder)
     state = begin(problem)
-    if warm:
-        begin_warm(problem, state)
     engine = Engine(problem, graphs=choose_machine(order.run).graphs)
     begun = time.perf_counter()
     engine.run(state, make_plan(problem.recipe, 0, order.run.rounds, state.present))

@@ -148,6 +148,8 @@ def show_run(run: Run, shown: RunView | None, folder: Path | None) -> None:
     if shown is None or folder is None:
         return
     show([shown], folder / "report.html", f"{run.title} on {run.problem.federation.name}")
+    if "before training" in shown.facts:
+        typer.echo(f"before training: {shown.facts['before training']}")
     if "aggregation" in shown.facts:
         typer.echo(shown.facts["aggregation"])
     ranks = run.problem.ranks

@@ -67,9 +67,31 @@ METHOD: dict[tuple[str, str], Tables] = {
 }
 
 
-def preset(method: str, data: str) -> Tables:
-    """The tables to start from for a method on a data set."""
-    return merged(DATA.get(data, {}), METHODS.get(method, {}), METHOD.get((data, method), {}))
+# A network that is given knows most already. Learning rates of the last layer, of adapters and of all layers, as chosen
+# on people set apart for a face encoder (docs/results/pretrained.md) with server momentum.
+_RATES: dict[str, tuple[float, float, float]] = {
+    "fedcrowd": (0.001, 0.003, 0.0001),
+    "softmax": (0.001, 0.003, 0.0003),
+    "fdml": (0.1, 0.3, 0.03),
+    "fedhide": (0.03, 0.3, 0.01),
+    "fedgn": (0.03, 0.3, 0.01),
+    "fedcs": (0.03, 0.3, 0.01),
+    "feduv": (0.1, 0.01, 0.001),
+}
+_CAREFUL = (0.001, 0.01, 0.001)  # FedAwS's, and of methods that nobody has tried
+_GIVEN: Tables = {"run": {"rounds": 300}, "local": {"batch": 8, "schedule": "cosine"}, **{"server": _STEADY["server"]}}
+
+
+def preset(method: str, data: str, net: Mapping[str, Any] | None = None) -> Tables:
+    """The tables to start from for a method on a data set; `net`: what is asked of the network."""
+    asked = net or {}
+    if not asked.get("start"):
+        return merged(DATA.get(data, {}), METHODS.get(method, {}), METHOD.get((data, method), {}))
+    last, adapters, every = _RATES.get(method, _CAREFUL)
+    kept = asked.get("train") in ("last", ["last"], ("last",))
+    rate = adapters if asked.get("adapters") else last if kept else every
+    own: Tables = {"method": {"normalise": True}} if method == "fdml" else {}
+    return merged(_GIVEN, {"local": {"lr": rate}}, own, {"method": METHOD.get((data, method), {}).get("method", {})})
 
 
 def make_recipe(
@@ -90,5 +112,5 @@ def make_recipe(
     stored = from_mapping(tables)
     data = given.get("data", {}).get("name") or stored.data.name or "digits"
     own = {"method": {"name": method}, "data": {"name": data}}
-    lowest = preset(method, data) if base is None else tables
+    lowest = preset(method, data, apply_settings(given, settings).get("net")) if base is None else tables
     return from_mapping(apply_settings(merged(lowest, advice or {}, own, given), settings))

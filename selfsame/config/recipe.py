@@ -17,6 +17,7 @@ from selfsame.files import read_text
 SAMPLING = ("all", "uniform", "round-robin", "groups")
 AGGREGATIONS = ("clear", "masked", "enclave")
 WEIGHTS = ("samples", "uniform")
+VECTORS = ("drawn", "enrolled")
 SCHEDULES = ("constant", "step", "cosine", "inverse")
 OPTIMISERS = ("average", "momentum", "adam", "adagrad")
 ENGINES = ("auto", "cohort", "reference")
@@ -88,11 +89,16 @@ class NetPart(NamedPart):
     train: tuple[str, ...] = ()  # what learns: all, last, norms or patterns of names; none: all, or adapters alone
     adapters: int = 0  # rank of what learns beside each other matrix, added to it in the exported network; 0: none
     keep: float = 0.0  # weight of the pull towards the embeddings of the network that training began with
+    vectors: str = (
+        ""  # how those that stand for people begin: drawn, or enrolled with the first network; "": its choice
+    )
     whitened: float = 0.0  # in runs that `selfsame whiten` has made: its --share; 0: no layer behind the network
     whitened_noise: float = 0.0  # and its --noise: the decibels that samples were added up in as well; 0: as they are
 
     def __post_init__(self) -> None:
         _least("net", self, width=0, adapters=0, keep=0, whitened=0, whitened_noise=0)
+        if self.vectors:
+            one_of("net.vectors", self.vectors, VECTORS)
 
     @property
     def started(self) -> bool:
@@ -102,12 +108,13 @@ class NetPart(NamedPart):
     @property
     def anchored(self) -> bool:
         """Whether training needs more of the first network than the parameters that learn."""
-        return bool(self.adapters or self.keep or self.whitened or (self.train and "all" not in self.train))
+        constant = bool(self.adapters or self.whitened or (self.train and "all" not in self.train))
+        return constant or bool(self.keep) or self.vectors == "enrolled"
 
     @property
     def merged(self) -> NetPart:
         """The same network with nothing constant in it, as it is when training has ended."""
-        return dataclasses.replace(self, start="", train=(), adapters=0, keep=0.0)
+        return dataclasses.replace(self, start="", train=(), adapters=0, keep=0.0, vectors="")
 
 
 @dataclass(frozen=True)

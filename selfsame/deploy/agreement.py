@@ -20,6 +20,7 @@ from selfsame.data import DATASETS
 from selfsame.data.clips import HeldClips, MappedClips
 from selfsame.data.federation import RAW, Federation
 from selfsame.deploy.aggregation.sum_terms import SumTerms
+from selfsame.engine.enrolling import ENROLLED
 from selfsame.engine.machine import Machine
 from selfsame.engine.model import Model
 from selfsame.engine.problem import Problem
@@ -118,6 +119,7 @@ class Agreement(Agreed):
     def of(problem: Problem, run: str, transport: str, seeded: bool, sums: SumTerms | None = None) -> Agreement:
         """The terms of a problem that the server has prepared; without `sums`, updates travel in the clear."""
         check_method(problem.method)
+        _check_vectors(problem.recipe, problem.method)
         sums = sums or SumTerms.of(problem, 0)
         found = Agreement(
             run=run,
@@ -197,6 +199,15 @@ def check_method(method: LocalLoss) -> None:
         raise SelfsameError(f"{method.name}: its rounds are split with an enclave; devices run it another way")
     if not method.federated:
         raise SelfsameError(f"{method.name}: every device trains for itself, there is nothing to deploy")
+
+
+def _check_vectors(recipe: Recipe, method: LocalLoss) -> None:
+    """A device enrols what it keeps. What the server or everybody holds begins before devices are heard."""
+    if recipe.net.vectors == ENROLLED and method.enrols not in method.wire.own:
+        raise SelfsameError(
+            f"net.vectors: the vectors of {method.name} are not kept by devices, and begin as drawn: "
+            'set net.vectors="drawn"'
+        )
 
 
 def _polls(method: LocalLoss, dim: int, sums: SumTerms) -> tuple[SumTerms, ...]:

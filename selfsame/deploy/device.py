@@ -22,6 +22,7 @@ from selfsame.deploy.memory import Memory
 from selfsame.deploy.received import theta_digest
 from selfsame.deploy.schedule import Conditions
 from selfsame.deploy.split.attest import Policy
+from selfsame.engine.enrolling import enrolled_alone
 from selfsame.engine.model import Model
 from selfsame.engine.plan import Start, rate
 from selfsame.engine.problem import Problem
@@ -293,7 +294,7 @@ class Device(Guest[Agreement]):
         if own or not problem.method.wire.own:
             return own
         drawn = problem.method.begin_own(problem.world, client_M, problem.stream("own", client_M))
-        return cast(drawn, problem.model.dtype, problem.model.device)
+        return enrolled_alone(problem, cast(drawn, problem.model.dtype, problem.model.device), int(client_M))
 
 
 def down_fields(agreement: Agreement, present: int) -> dict[str, Field]:

@@ -14,6 +14,7 @@ from selfsame import methods, nets
 from selfsame.config.presets import preset
 from selfsame.config.recipe import NetPart, Recipe, to_toml
 from selfsame.data import DATASETS, Federation, load
+from selfsame.engine.enrolling import ENROLLED
 from selfsame.engine.groups import initially_present
 from selfsame.engine.joint import check_split, within_budget
 from selfsame.engine.machine import choose_machine
@@ -50,6 +51,8 @@ def resolve(recipe: Recipe) -> Recipe:
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
     width = net.width or nets.own_width(net.name) or data.width
     cohort = replace(recipe.cohort, sampling="groups") if recipe.sums.summed else recipe.cohort
+    if net.started and not net.vectors and methods.method_class(recipe.method.name).enrols:
+        net = replace(net, vectors="drawn" if recipe.run.shard_tables else ENROLLED)
     return replace(
         recipe,
         cohort=cohort,
@@ -112,6 +115,16 @@ def as_seen(name: str, federation: Federation) -> Federation:
     return federation.full_scale() if nets.takes_full_scale(name) else federation
 
 
+def _check_vectors(recipe: Recipe, method: LocalLoss) -> None:
+    """Refuse to enrol where there is nothing to write it into."""
+    if recipe.net.vectors != ENROLLED:
+        return
+    if not method.enrols:
+        raise SelfsameError(f"net.vectors: {method.name} keeps no vector of a person that could begin as {ENROLLED}")
+    if recipe.run.shard_tables:
+        raise SelfsameError('net.vectors: with run.shard_tables no process has all of them; use "drawn"')
+
+
 def prepare(
     recipe: Recipe,
     federation: Federation | None = None,
@@ -139,6 +152,7 @@ def prepare(
     method = fitted_to(world, method, recipe, expected)
     method.check(world)
     check_polls(recipe, method, world)
+    _check_vectors(recipe, method)
     recipe = replace(recipe, method=replace(recipe.method, options=_said(recipe, method)))
     recipe = within_budget(recipe, method, width)
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from selfsame.engine import optimisers
+from selfsame.engine.enrolling import enrol_first
 from selfsame.engine.problem import Problem
 from selfsame.methods.base import Fields, World
 from selfsame.methods.split import SplitLoss
@@ -56,14 +57,17 @@ def smaller_world(world: World, present: int) -> World:
     return replace(world, clients=present, classes=int(class_of_N.max()) + 1, class_of_N=class_of_N)
 
 
-def begin(problem: Problem, present: int | None = None) -> State:
-    """The state before the first round, with the first `present` clients registered (all by default)."""
+def begin(problem: Problem, present: int | None = None, *, blank: bool = False) -> State:
+    """The state before the first round, with the first `present` clients registered (all by default).
+
+    `blank`: another one is to be read over it, so nobody's vector needs to be right.
+    """
     model, method = problem.model, problem.method
     present = problem.world.clients if present is None else present
     world = smaller_world(problem.world, present)
     client_N = torch.arange(present, device=model.device)
     theta = model.first_theta.to(model.device, copy=True)
-    return State(
+    state = State(
         round=0,
         theta_P=theta,
         optim=optimisers.begin(problem.recipe.server, theta, model.layout),
@@ -75,6 +79,13 @@ def begin(problem: Problem, present: int | None = None) -> State:
         last=stand_ins(problem, theta, present),
         enclave=enclave_tables(problem, world),
     )
+    if not blank:
+        _enrol(problem, state, client_N)
+    return state
+
+
+def _enrol(problem: Problem, state: State, client_R: Tensor) -> None:
+    enrol_first(problem, {**problem.model.head_views(state.theta_P), **state.server, **state.own}, client_R)
 
 
 def enclave_tables(problem: Problem, world: World) -> Fields:
@@ -111,3 +122,4 @@ def join(problem: Problem, state: State) -> None:
     if state.alone_NP is not None:
         state.alone_NP = torch.cat([state.alone_NP, model.first_theta.to(model.device).repeat(len(new_R), 1)])
     state.present = world.clients
+    _enrol(problem, state, new_R)

@@ -159,6 +159,7 @@ class LocalLoss(Comparison, ABC):
     federated: ClassVar[bool] = True
     contrasts: ClassVar[bool] = False  # whether it needs two classes
     row: ClassVar[str] = "client"  # what a row of `truth` and `exposed` stands for: "client" or "class"
+    enrols: ClassVar[str] = ""  # the field whose rows may begin as what owners enrol with a network that is given
     poll_reads: ClassVar[tuple[str, ...]] = ()  # the server's tables that a device reads when it is polled
     # The server's table with one row per class of which a client needs its own alone, so that it can be cut in blocks.
     table: ClassVar[str | None] = None
@@ -218,6 +219,12 @@ class LocalLoss(Comparison, ABC):
     def begin_own(self, world: World, client_R: Tensor, stream: Stream, own: Fields | None = None) -> Fields:
         """Private fields of newly registered clients, one row each; `own` holds the rows of those already there."""
         return {}
+
+    def enrolled(self, template_RD: Tensor, drawn_RD: Tensor) -> Tensor:
+        """Rows of the field `enrols` in place of the drawn ones; where only angles count, as long as these."""
+        if not self.by_angle:
+            return template_RD
+        return unit(template_RD) * torch.linalg.vector_norm(drawn_RD, dim=1, keepdim=True)
 
     def begin_server(self, world: World, stream: Stream) -> Fields:
         """The server's tables for the whole world. Row r must not depend on how many rows there are."""

@@ -38,6 +38,7 @@ class FixedEmbedding(ClassEmbedding):
     paper: ClassVar[str] = f"{PAPER}, Baseline-2"
     shared_class: ClassVar[str] = "clients of a class are issued the same embedding"
     learns: ClassVar[tuple[str, ...]] = ()
+    enrols: ClassVar[str] = ""
     wire: ClassVar[Wire] = Wire(
         down={"class_embedding": (Sight.SERVER, "the embedding the server issued to the client's class", class_reach)}
     )
@@ -88,6 +89,7 @@ class Softmax(LocalLoss):
     shared_class: ClassVar[str] = "clients of a class train the same row of the shared class matrix"
     row: ClassVar[str] = "class"
     contrasts: ClassVar[bool] = True
+    enrols: ClassVar[str] = "class_matrix"
     wire: ClassVar[Wire] = Wire(head={"class_matrix": (Sight.PUBLIC, "the embeddings of all classes", FREE)})
 
     scale: float = option(16.0, "[0, inf)")  # of cosine logits; 0: plain logits (1)

@@ -59,6 +59,7 @@ class ClassEmbedding(LocalLoss):
     row: ClassVar[str] = "class"
     table: ClassVar[str] = "class_embedding"
     learns: ClassVar[tuple[str, ...]] = ("class_embedding",)
+    enrols: ClassVar[str] = "class_embedding"
     wire: ClassVar[Wire] = Wire(
         down={"class_embedding": (Sight.SERVER, "the embedding of the client's own class", class_reach)},
         up={"class_embedding": (Sight.SERVER, "the same, trained on the client's samples", class_reach)},

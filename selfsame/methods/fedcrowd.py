@@ -68,6 +68,7 @@ class FedCrowd(LocalLoss):
     paper: ClassVar[str] = "ours: docs/design/fedcrowd.md"
     shared_class: ClassVar[str] = "clients of a class push each other away: nobody can be told apart in a sum"
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
+    enrols: ClassVar[str] = "prototype"
     contrasts: ClassVar[bool] = True
     poll_reads: ClassVar[tuple[str, ...]] = ("sketch",)
     wire: ClassVar[Wire] = Wire(

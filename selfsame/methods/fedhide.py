@@ -65,6 +65,7 @@ class ProxyPrototypes(LocalLoss):
         },
     )
     learns: ClassVar[tuple[str, ...]] = ("prototype",)
+    enrols: ClassVar[str] = "prototype"
 
     def check(self, world: World) -> None:
         held = len(torch.unique(world.class_of_N))

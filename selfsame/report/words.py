@@ -76,6 +76,12 @@ def finding_words(finding: Mapping[str, Any]) -> str:
             f"Lower local.lr (now {finding['local_lr']}) or server.lr (now {finding['server_lr']}), or the method's "
             "weights; the last checkpoint is from before"
         )
+    if kind == "worse":
+        keep = "" if finding["keep"] else ", or hold on to what the network knew (net.keep=1)"
+        return (
+            f"worse than the network that was given: EER on unseen people is {percent(finding['after'])} % and was "
+            f"{percent(finding['before'])} % before training. Lower local.lr (now {finding['local_lr']:g}){keep}"
+        )
     if kind == "refused":
         return f"{finding['count']} client updates were refused because they were not finite"
     return str(kind)
@@ -87,8 +93,9 @@ def _remedy(finding: Mapping[str, Any]) -> str:
     if cause == "method":
         return f"{finding['method']} pushes no classes apart: use fedaws, fedhide or feduv"
     if cause == "rate":
-        rose = f"The loss rose from {finding['least']:.3g} to {finding['loss']:.3g}"
-        return f"{rose}: lower local.lr (now {finding['local_lr']})"
+        least, loss = finding["least"], finding["loss"]
+        rose = "" if least is None or loss <= least else f"The loss rose from {least:.3g} to {loss:.3g}: "
+        return f"{rose}{'lower' if rose else 'Lower'} local.lr (now {finding['local_lr']})"
     if cause == "rounds":
         return f"{finding['rounds']:,} rounds are too few: give it more (--rounds {2 * finding['rounds']})"
     if cause == "weight":

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from selfsame import nets
 from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import PARTS, Recipe, apply_settings
 from selfsame.data import DATASETS
@@ -36,10 +37,13 @@ def recipe_for(
 
 
 def _left(advice: Tables, asked: Mapping[str, Any]) -> Tables:
-    """The advice on what nobody asks for; another network has options of its own."""
+    """The advice on what nobody asks for; another network has options of its own, and an encoder sizes of its own."""
     out = {part: {k: v for k, v in table.items() if k not in asked.get(part, {})} for part, table in advice.items()}
-    if "name" in asked.get("net", {}):
+    net = asked.get("net", {})
+    if "name" in net:
         out.pop("net", None)
+        if nets.takes_full_scale(str(net["name"])):
+            out.pop("data", None)
     cohort, people = asked.get("cohort", {}), asked.get("data", {}).get("people", 0)
     if cohort.get("sampling") == "all" or (people and people < advice.get("cohort", {}).get("size", 0)):
         out.pop("cohort", None)

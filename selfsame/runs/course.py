@@ -20,7 +20,7 @@ from selfsame.engine.problem import Problem
 from selfsame.engine.setup import set_options
 from selfsame.engine.state import State, smaller_world
 from selfsame.files import Record, append_record
-from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone
+from selfsame.measure.looks import Evaluation, class_templates, evaluate, evaluate_alone, pair_curve
 from selfsame.measure.protocols import training_samples
 from selfsame.methods.base import Fields, World
 
@@ -111,6 +111,17 @@ class Run:
         federation = self.problem.federation
         return self._evaluate(federation.test, federation.unseen, federation.trials, curves)
 
+    def _before(self) -> Record:
+        """EER on unseen people by the network that was given, where one was: what training has to beat."""
+        problem, state = self.problem, self.state
+        if not self.done or not self.recipe.net.started or not len(problem.federation.unseen.y):
+            return {}
+        if state.alone_NP is not None or self.recipe.net.whitened:
+            return {}
+        given = replace(self, state=replace(state, theta_P=problem.model.first_here))
+        curve = pair_curve(problem.method, given.embed, problem.federation.unseen, problem.federation.trials)
+        return {"first_eer": curve.eer, "first_auroc": curve.area}
+
     def _validated(self) -> Record:
         """What decides which checkpoint is best: the figures of validation samples, where there are any."""
         federation = self.problem.federation
@@ -181,6 +192,7 @@ class Run:
             **found.figures,
             **self._validated(),
             **self._on_training(),
+            **self._before(),
         }
         record |= {
             "leak": leak.paper,
@@ -211,6 +223,10 @@ class Run:
         self._judge(self.final)
 
     def _judge(self, record: Record) -> None:
+        before, after = record.get("first_eer"), record.get("eer")
+        if self.done and before is not None and after is not None and after > before:
+            told = {"before": before, "after": after, "local_lr": self.recipe.local.lr, "keep": self.recipe.net.keep}
+            self.warnings.append({"kind": "worse", **told})
         if self.done and self._tells_nobody_apart(record):
             figures = {"alike": record.get("alike"), "p@1": record.get("p@1"), "classes": self.problem.world.classes}
             self.warnings.append({"kind": "collapsed", **figures, **self._cause()})
@@ -234,13 +250,13 @@ class Run:
         found: Record = {"method": self.recipe.method.name, "rounds": self.recipe.run.rounds}
         if method.name in _ONLY_PULL:
             return {**found, "cause": "method"}
-        if len(losses) > 1 and losses[-1] > 1.1 * min(losses):
+        if self.recipe.net.started or (len(losses) > 1 and losses[-1] > 1.1 * min(losses)):
             return {
                 **found,
                 "cause": "rate",
                 "local_lr": self.recipe.local.lr,
-                "least": min(losses),
-                "loss": losses[-1],
+                "least": min(losses, default=None),
+                "loss": losses[-1] if losses else None,
             }
         clients = self.problem.world.clients
         turns = self.recipe.run.rounds * (self.recipe.cohort.size or clients) / clients

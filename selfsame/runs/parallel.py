@@ -37,7 +37,7 @@ def resume_all(
                 if code is None:
                     continue
                 del running[folder]
-                if code not in _ENDED:
+                if code not in _ENDED or not (folder / "result.json").is_file():  # Python itself also ends with 1
                     raise SelfsameError(f"{folder}: {_last_line(folder / 'output.txt') or f'ended with code {code}'}")
                 ended(folder)
             time.sleep(_LOOK)

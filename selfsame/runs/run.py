@@ -14,6 +14,7 @@ from selfsame.data import DATASETS, Federation
 from selfsame.data.federation import SAMPLES, read_samples
 from selfsame.data.fingerprint import check_fingerprint, keep_fingerprint
 from selfsame.engine import checkpoint
+from selfsame.engine.enrolling import own_templates
 from selfsame.engine.groups import initially_present
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
@@ -139,7 +140,7 @@ def load_run(
         if path is not None or rounds is not None:
             write(folder / "recipe.toml", to_toml(problem.recipe).encode())
     saved = folder / "checkpoint" / "state.safetensors"
-    state = begin(problem, initially_present(recipe, problem.world.clients))
+    state = begin(problem, initially_present(recipe, problem.world.clients), blank=saved.is_file())
     if ranks.first and saved.is_file():
         if checkpoint.peek(saved)["present"] == problem.world.clients:
             join(problem, state)
@@ -187,7 +188,7 @@ def open_run(
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")
-    state = begin(problem, present)
+    state = begin(problem, present, blank=True)
     checkpoint.load_state(state, saved)
     run = Run(problem, state, folder)
     if recipe.net.whitened:  # the owners' vectors are of the network before
@@ -210,7 +211,7 @@ def _open_served(recipe: Recipe, folder: Path) -> Run:
     if not file.is_file():
         raise SelfsameError(f"{folder}: the run on devices has not ended; its network is written at the end")
     saved = folder / "checkpoint" / "state.safetensors"
-    state = begin(problem, checkpoint.peek(saved)["present"] if saved.is_file() else None)
+    state = begin(problem, checkpoint.peek(saved)["present"] if saved.is_file() else None, blank=True)
     tensors, _ = checkpoint.read_tensors(file)
     views = problem.model.layout.views(state.theta_P)
     if {name: value.shape for name, value in tensors.items()} != {name: value.shape for name, value in views.items()}:
@@ -226,16 +227,11 @@ def _open_served(recipe: Recipe, folder: Path) -> Run:
 def enrolled_by_clients(run: Run) -> Tensor:
     """What clients, or the clients of a class, would enrol with some of their own samples; zeros without samples."""
     problem, federation = run.problem, run.problem.federation
-    clients = run.state.present
-    row_N = torch.arange(clients) if problem.method.row == "client" else problem.world.class_of_N[:clients].cpu()
-    parts: dict[int, list[Tensor]] = {}
-    out_RD = run.state.theta_P.new_zeros(int(row_N.max()) + 1, problem.world.dim)
+    client_N = torch.arange(run.state.present, device=run.state.theta_P.device)
+    rows = client_N if problem.method.row == "client" else problem.world.class_of_N[: run.state.present]
+    out_RD = run.state.theta_P.new_zeros(int(rows.max()) + 1, problem.world.dim)
     if federation.empty:
         return out_RD
-    for client, row in enumerate(row_N.tolist()):
-        index_1B = torch.arange(min(_ENROLLED, int(federation.count_N[client])), device=federation.count_N.device)[None]
-        raw = federation.source.rows(torch.tensor([client], device=index_1B.device), index_1B)[0]
-        parts.setdefault(row, []).append(run.embed(raw))
-    for row, found in parts.items():
-        out_RD[row] = problem.method.template(torch.cat(found))
+    row_R, template_RD = own_templates(problem, run.embed, client_N, _ENROLLED)
+    out_RD[row_R] = template_RD.to(out_RD.dtype)
     return out_RD

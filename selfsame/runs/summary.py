@@ -31,6 +31,7 @@ from selfsame.report.words import (
     attacker_words,
     fact_words,
     group_words,
+    percent,
     privacy_words,
     updates_words,
 )
@@ -59,6 +60,11 @@ def view(run: Run) -> RunView:
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
     if len(run.problem.federation.unseen.x):
         facts["without a network"] = _raw(run)
+    if final.get("first_eer") is not None:
+        facts["before training"] = (
+            f"the network as given, unseen people: AUROC {percent(final['first_auroc'])} %, "
+            f"EER {percent(final['first_eer'])} %"
+        )
     said = aggregation_words(run.recipe.sums.aggregation, rows, _terms(run))
     if said:
         facts["aggregation"] = said

@@ -33,7 +33,7 @@ def untrained_run(
         "run": {"rounds": 1, "device": device or "auto", "compile": "off", "precision": "float32"},
     }
     problem = prepare(from_mapping(apply_settings(tables, settings)))
-    return as_untrained(Run(problem, begin(problem, problem.world.clients)))
+    return as_untrained(Run(problem, begin(problem, problem.world.clients, blank=True)))
 
 
 def as_untrained(run: Run) -> Run:

@@ -33,3 +33,17 @@ def test_a_file_with_variants_is_no_base(text, tmp_path):
     (tmp_path / "many.toml").write_text(text)
     with pytest.raises(SelfsameError, match=r"has variants; run it with `selfsame recipe .*many\.toml`"):
         make_recipe("fixed", tmp_path / "many.toml", {})
+
+
+@pytest.mark.parametrize("asked, rate", [({}, 0.0001), ({"adapters": 4}, 0.003), ({"train": ["last"]}, 0.001)])
+def test_a_network_that_is_given_learns_slowly(asked, rate):
+    net = {"name": "dlib-face", "start": "face.safetensors", **asked}
+    found = make_recipe("fedcrowd", None, {"data": {"name": "imagefolder"}, "net": net})
+    assert (found.local.lr, found.local.schedule, found.server.optimiser) == (rate, "cosine", "momentum")
+    assert found.run.rounds == 300 and found.augment.crop == 0
+    plain = make_recipe("fedcrowd", None, {"data": {"name": "imagefolder"}})
+    assert plain.local.lr == 0.03 and plain.run.rounds == 1000
+    chosen = make_recipe("fedcrowd", None, {"data": {"name": "imagefolder"}, "net": net}, ["local.lr=0.5"])
+    assert chosen.local.lr == 0.5
+    split = make_recipe("fdml", None, {}, ["net.start=w.safetensors"])
+    assert split.local.lr == 0.03 and split.method.options["normalise"] and split.server.optimiser == "momentum"

@@ -194,6 +194,7 @@ RANGES = [
     ("net.width", [-1]),
     ("net.adapters", [-1]),
     ("net.keep", [-1.0, math.nan]),
+    ("net.vectors", ["random"]),
     ("net.whitened", [-1.0, math.nan]),
     ("net.whitened_noise", [-1.0, math.nan]),
     ("cohort.size", [-1]),

@@ -72,3 +72,13 @@ def test_what_is_set_wins(tmp_path):
     assert mine.cohort.size == 5 and "net" not in words and "size=" not in words and "data.grey=false" in words
     few, _ = recipe_for("fedhide", None, given, ["data.people=8"])
     assert few.cohort.size == 0
+
+
+def test_an_encoder_keeps_the_pictures_as_large_as_they_are_measured(tmp_path):
+    """A face encoder for 150x150 used to be given 32x32, while `evaluate` gave it 64x64."""
+    root = tree(tmp_path / "faces", 40, width=90, height=90)
+    given = {"data": {"name": "imagefolder", "path": str(root)}, "run": {"device": "cpu"}}
+    chosen, words = recipe_for("fedhide", None, given, ["net.name=dlib-face", "net.start=face.safetensors"])
+    assert "size" not in chosen.data.options and chosen.cohort.size == 16 and "data." not in words
+    plain, _ = recipe_for("fedhide", None, given, ["net.name=lenet"])
+    assert plain.data.options["size"] == 32

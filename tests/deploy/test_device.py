@@ -436,15 +436,35 @@ def test_devices_that_have_the_first_network_are_sent_what_learns(tmp_path, part
     assert len(wanted) < whole and torch.allclose(loop.server.state.theta_P, wanted, rtol=0, atol=1e-12)
 
 
-def test_a_run_on_devices_begins_with_given_weights(tmp_path):
-    problem = prepare(recipe("fedhide"))
+@pytest.mark.parametrize("vectors", ["", "drawn"])
+@pytest.mark.parametrize("method", ["fedhide", "fedgn"])
+def test_a_run_on_devices_begins_with_given_weights(tmp_path, method, vectors):
+    """Vectors that begin as enrolled want the given network on every device."""
+    problem = prepare(recipe(method))
     save_model(problem, 2 * problem.model.first_theta, tmp_path / "w.safetensors")
-    net = {"name": "lenet", "width": 8, "channels": [4, 4], "start": str(tmp_path / "w.safetensors")}
-    order = recipe("fedhide", net=net)
+    net = {
+        "name": "lenet",
+        "width": 8,
+        "channels": [4, 4],
+        "start": str(tmp_path / "w.safetensors"),
+        "vectors": vectors,
+    }
+    order = recipe(method, net=net)
     loop = Loopback(tmp_path / "run", order)
     assert loop.server.agreement.recipe.net.start == "" and loop.server.agreement.recipe.net.digest
+    if not vectors:
+        start = tmp_path / "run" / "server" / "start.safetensors"
+        loop.devices = {
+            node: Device(tmp_path / f"d{node}", f"digits:{node}", simulate=True, start=start) for node in "0123"
+        }
     loop.run()
     assert torch.allclose(loop.server.state.theta_P, simulated(order).theta_P, rtol=0, atol=1e-12)
+
+
+def test_vectors_that_devices_do_not_keep_begin_as_drawn(tmp_path):
+    net = {"name": "lenet", "width": 8, "channels": [4, 4], "vectors": "enrolled"}
+    with pytest.raises(SelfsameError, match=r'vectors of fedaws are not kept by devices.*set net.vectors="drawn"'):
+        Agreement.of(prepare(recipe("fedaws", net=net), digits()), "a run", "exact", True)
 
 
 def test_no_device_agrees_to_a_network_that_is_whitened_already():

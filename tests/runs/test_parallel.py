@@ -39,6 +39,19 @@ def test_a_run_that_fails_is_named_with_its_own_line(tmp_path):
         resume_all([tmp_path / "broken"], 2, lambda folder: None)
 
 
+def test_a_process_that_breaks_is_not_taken_for_a_run_that_diverged(tmp_path, monkeypatch):
+    """Both end with 1; before, the other runs were stopped by a result.json that was not there."""
+
+    def broken(folder, _until):
+        with (folder / "output.txt").open("w") as out:
+            return subprocess.Popen([sys.executable, "-c", "raise ValueError('no such disc')"], stderr=out)
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(parallel, "_begin", broken)
+    with pytest.raises(SelfsameError, match=r"run: ValueError: no such disc"):
+        resume_all([tmp_path / "run"], 1, lambda folder: None)
+
+
 ENDS_WELL = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])

@@ -10,8 +10,10 @@ from selfsame.cli import main
 from selfsame.engine.checkpoint import read_tensors
 from selfsame.errors import SelfsameError
 from selfsame.export.trained import RunEmbedder
+from selfsame.report.words import finding_words
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import load_run, open_run, start
+from selfsame.runs.summary import view
 
 SMALL = {"name": "lenet", "width": 8, "channels": [4, 4]}
 
@@ -108,3 +110,21 @@ def test_a_start_that_was_changed_is_noticed(digits, before, tmp_path):  # noqa:
     file.write_bytes(data)
     with pytest.raises(SelfsameError, match="damaged, its digest does not fit"):
         load_run(tmp_path / "run", digits)
+
+
+def test_what_training_has_to_beat_is_said(digits, before, tmp_path):  # noqa: F811
+    """EER on unseen people by the network that was given, and a warning where training made it worse."""
+    net = {**SMALL, "start": str(before)}
+    good = carry_on(start(a_recipe("fedhide", net=net, run={"rounds": 2}, local={"lr": 1e-9}), None, digits))
+    first = open_run(before, federation=digits).evaluate().figures
+    assert good.final["first_eer"] == pytest.approx(first["eer"], abs=1e-6)
+    shown = view(good)
+    assert f"EER {100 * first['eer']:.1f} %" in shown.facts["before training"]
+    bad = carry_on(start(a_recipe("fedhide", net=net, run={"rounds": 6}, local={"lr": 30.0}), None, digits))
+    assert bad.diverged or bad.final["eer"] > first["eer"]
+    if not bad.diverged:
+        said = [finding_words(one) for one in bad.warnings]
+        assert any("worse than the network that was given" in one and "Lower local.lr (now 30)" in one for one in said)
+        assert not any("too few" in one for one in said)
+    plain = carry_on(start(a_recipe("fedhide", net=SMALL, run={"rounds": 1}), None, digits))
+    assert "first_eer" not in plain.final and "before training" not in view(plain).facts

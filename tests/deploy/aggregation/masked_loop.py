@@ -71,8 +71,9 @@ class MaskedLoopback(Loopback):
 
     def reopen_device(self, node: str) -> None:
         number = next(number for number in range(self.nodes) if signer(number).name == node)
+        start = self.folder / "server" / "start.safetensors"  # there where devices need it
         self.devices[node] = Device(
-            self.folder / f"node{number}", f"digits:{number}", simulate=True, signer=signer(number)
+            self.folder / f"node{number}", f"digits:{number}", simulate=True, signer=signer(number), start=start
         )
 
     def reopen_helper(self, number: int) -> None:

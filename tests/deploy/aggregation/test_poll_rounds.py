@@ -19,6 +19,7 @@ from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 
 MODES = {"masked": (MaskedLoopback, masked_recipe), "enclave": (EnclosedLoopback, enclave_recipe)}
+NET = {"name": "lenet", "width": 8, "channels": [4, 4]}
 CROWD = ("crowd_mean", "crowd_second")
 
 
@@ -53,6 +54,17 @@ def test_the_crowd_of_the_simulator_up_to_rounding(tmp_path, mode):
     whole, narrow = own["polled"][:, :-2], own["polled"][:, -2:]
     assert whole.shape == own["prototype"].shape
     assert all(torch.allclose(part.norm(dim=1), torch.ones(4).double()) for part in (whole, narrow))
+
+
+def test_enrolled_vectors_are_in_the_first_poll(tmp_path):
+    """Each device writes its own from the network it was given; the first crowd is of them, as in the simulator."""
+    order = masked_recipe("fedcrowd", {"every": 2, "sketch": 2}, run={"rounds": 2}, net={**NET, "vectors": "enrolled"})
+    harness = MaskedLoopback(tmp_path / "run", order)
+    harness.run()
+    assert gap(harness, simulated(order)) < 1e-5
+    drawn = build(tmp_path / "drawn", rounds=2)
+    drawn.run()
+    assert gap(drawn, harness.server.state) > 0.1
 
 
 def test_the_same_with_a_helper_and_an_enclave_together(tmp_path):
