@@ -2,8 +2,8 @@
 
 FedUV's Algorithm 2: an owner whose codeword was trained gives n new samples, and the threshold is the i-th smallest of
 their scores, i = floor(n (1 - q)) or 1; the paper then expects a TPR of q. Here owners are the clients of a run, their
-vector is the codeword they drew, the n samples and those that measure the TPR are their test samples, drawn apart anew for
-every warm-up; the others' test samples give the FPR. "kept" is the share of warm-ups whose TPR is q or more.
+vector is the codeword they drew, the n samples and those that measure the TPR are their test samples, drawn apart anew
+for every warm-up; the others' test samples give the FPR. "kept" is the share of warm-ups whose TPR is q or more.
 
 "by order" is what to expect whatever the network is: a new sample passes the i-th smallest of n with a chance of
 (n + 1 - i) / (n + 1). Runs differ in their seeds; figures are means over runs with the least and the most.
