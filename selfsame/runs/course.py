@@ -280,6 +280,14 @@ class Run:
         heard = f", of samples as they are and in noise of {noise:g} dB" if noise else ""
         return {"whitening": f"share {share:g}, from one sum over {self.state.present:,} devices{heard}"}
 
+    def _sizes(self) -> str:
+        """The network's parameters, what of them learns, and what learns beside it."""
+        model = self.problem.model
+        partly = model.constants or model.adapted
+        learn = f" and {model.size:,} that learn" if partly else ""
+        head = model.parameters - model.size
+        return f"{model.whole:,} parameters{learn}" + (f", {head:,} in class vectors" if head else "")
+
     @property
     def facts(self) -> dict[str, str]:
         """What the run was and where it ran."""
@@ -289,7 +297,7 @@ class Run:
             **facts(problem.model.device),
             **several,
             "data": f"{problem.federation.name}: {problem.world.clients} clients, {problem.world.classes} classes",
-            "network": f"{self.recipe.net.name}, {problem.model.parameters:,} parameters, {problem.world.dim}-d",
+            "network": f"{self.recipe.net.name}, {self._sizes()}, {problem.world.dim}-d",
             **_start_words(self.recipe.net),
             **self._whitening(),
             "seed": str(self.recipe.run.seed),

@@ -97,6 +97,8 @@ def test_what_does_not_learn_is_kept_once(digits, before, tmp_path, part):  # no
     assert all(torch.equal(value, known[name]) for name, value in first.items())
     written, _ = read_tensors(tmp_path / "whole" / "model.safetensors")
     assert set(written) == set(known) and any(not torch.equal(written[name], first[name]) for name in first)
+    model = whole.problem.model
+    assert f"{model.whole:,} parameters and {model.size:,} that learn" in whole.facts["network"]
     few = digits.test.x[:5]
     found = torch.from_numpy(RunEmbedder(tmp_path / "whole").embed(few.numpy()))
     assert torch.allclose(found, whole.embed(few).float(), rtol=0, atol=1e-5)
