@@ -87,6 +87,11 @@ PEOPLE: dict[str, Grid] = {
         _PROXY | _KEPT | {"method.squared": False},
         {"method.negative_weight": (0.1, 0.001), "local.lr": (0.01,)},
     ),
+    # Negatives pull as one client among many: about lambda / (N - 1) with the lambdas of Fig. 2.
+    "proxy, all centres first, whitened": (
+        _PROXY | _KEPT | {"method.squared": False, "first.centres": True, "first.whitened": "all", "local.lr": 0.01},
+        {"method.negative_weight": (0.0001, 0.0003, 0.001, 0.003)},
+    ),
     "fixed": ({"method.name": "fixed"}, {"local.lr": (1.0, 0.3)}),
     "FedCrowd": ({"method.name": "fedcrowd"}, {"local.lr": (0.1, 0.03)}),
 }

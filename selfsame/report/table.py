@@ -16,7 +16,7 @@ from rich.text import Text
 
 from selfsame.config.experiment import FIGURES, Variant
 from selfsame.report.view import RunView
-from selfsame.report.words import duration, finding_words, finite, left_words, percent
+from selfsame.report.words import FACTS, duration, finding_words, finite, left_words, percent
 
 HEADINGS = (
     "Method",
@@ -302,6 +302,7 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
             out += [f"{name}: {finding_words(warning)}" for warning in (view.warnings if view is not None else [])]
     if missing := [row.variant.title for row in rows if row not in trained]:
         out.append(f"Not run yet: {'; '.join(missing)}.")
+    out += _method_facts(trained)
     machines = {
         ", ".join(f"{key} {view.facts[key]}" for key in ("selfsame", "torch", "gpu", "machine") if key in view.facts)
         for row in trained
@@ -309,6 +310,20 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
         if view is not None
     }
     return out + [f"Run with {machine}." for machine in sorted(machines) if machine]
+
+
+def _method_facts(rows: Sequence[Row]) -> list[str]:
+    """What methods say of themselves beside their figures, a line a fact: each value, and the variants that have it."""
+    out = []
+    for title, _ in FACTS.values():
+        named: dict[str, list[str]] = {}
+        for row in rows:
+            for said in dict.fromkeys(view.facts[title] for view in row.views if view and title in view.facts):
+                named.setdefault(said, []).append(row.variant.title)
+        if named:
+            told = "; ".join(f"{said} ({', '.join(titles)})" for said, titles in named.items())
+            out.append(f"{title[:1].upper()}{title[1:]}: {told}.")
+    return out
 
 
 def _beside_rows(rows: Sequence[Row]) -> list[list[str]]:

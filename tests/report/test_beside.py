@@ -155,3 +155,13 @@ def test_json_has_every_seed():
     )
     assert (variant["rounds"], variant["paper_rounds"], plain["changed"]) == (100, 100, ["a=1"])
     assert set(variant["figures"]) <= set(FIGURES)
+
+
+def test_what_a_method_says_of_itself_stands_below_the_table():
+    def told(words):
+        return RunView(title="x", method="fedmetric", final={}, facts={"exposure ratio (3.2)": words})
+
+    rows = [row(told("10^-12.7"), None, title="proxy"), row(told("10^-12.7"), title="lambda 1"), row(ended(0.5))]
+    said = "Exposure ratio (3.2): 10^-12.7 (proxy, lambda 1); 10^-9.6 (s 1)."
+    assert said in beside_remarks([*rows, row(told("10^-9.6"), title="s 1")])
+    assert not any("xposure" in line for line in beside_remarks(rows[2:]))
