@@ -72,7 +72,7 @@ def _show(campaign: Campaign) -> None:
     """The table beside the paper, what to know about it, the files."""
     from rich.console import Console
 
-    from selfsame.report.table import beside_remarks, beside_table
+    from selfsame.report.beside import beside_remarks, beside_table
 
     rows = campaign.rows()
     Console().print(beside_table([row for row in rows if row.views.count(None) < len(row.views)]))

@@ -9,7 +9,7 @@ from typing import Any
 from selfsame.config.exhibits import Pane
 from selfsame.config.experiment import FIGURES
 from selfsame.config.recipe import to_mapping
-from selfsame.report.table import Row
+from selfsame.report.beside import Row
 from selfsame.report.view import Picture, RunView, series
 
 Plain = dict[str, Any]

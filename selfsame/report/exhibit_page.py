@@ -10,9 +10,10 @@ from typing import Any
 from selfsame.config.exhibits import FIXED, NO_NEGATIVES, UNTRAINED
 from selfsame.errors import SelfsameError
 from selfsame.files import read_json
+from selfsame.report.beside import units
 from selfsame.report.exhibit_figures import exhibit_svg
 from selfsame.report.exhibit_tables import part_sheets, timing_sheet
-from selfsame.report.table import marked_down, units
+from selfsame.report.table import marked_down
 from selfsame.report.words import duration
 
 FORMAT = 3

@@ -17,8 +17,8 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 from selfsame.files import write
 from selfsame.methods import LocalLoss, make, method_class, options_of
+from selfsame.report.beside import Row, beside_markdown, beside_plain
 from selfsame.report.html import write_report
-from selfsame.report.table import Row, beside_markdown, beside_plain
 from selfsame.report.view import RunView
 from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant

@@ -14,9 +14,9 @@ from selfsame.config.recipe import DataPart
 from selfsame.data import DATASETS, Federation
 from selfsame.errors import SelfsameError
 from selfsame.files import write
+from selfsame.report.beside import Row, beside_plain, figures_of
 from selfsame.report.exhibit_lines import drawing
 from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, read_exhibit
-from selfsame.report.table import Row, beside_plain, figures_of
 from selfsame.runs.beyond import beyond
 from selfsame.runs.controls import alike, with_controls
 from selfsame.runs.course import Run

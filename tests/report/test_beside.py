@@ -11,7 +11,7 @@ from rich.console import Console
 
 from selfsame.config.experiment import FIGURES, Paper, Variant
 from selfsame.config.recipe import from_mapping
-from selfsame.report.table import (
+from selfsame.report.beside import (
     Row,
     beside_cells,
     beside_markdown,

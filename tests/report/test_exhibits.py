@@ -12,10 +12,10 @@ import pytest
 from selfsame.config.exhibits import PAPERS, Pane
 from selfsame.config.experiment import Paper, Variant, read_experiment
 from selfsame.config.recipe import from_mapping
+from selfsame.report.beside import Row
 from selfsame.report.exhibit_figures import digest, draw_exhibit, exhibit_svg
 from selfsame.report.exhibit_lines import drawing
 from selfsame.report.exhibit_page import MARK, exhibit_files
-from selfsame.report.table import Row
 from selfsame.report.view import Picture, RunView
 
 RECIPES = Path(__file__).parents[2] / "recipes"
