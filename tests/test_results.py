@@ -119,3 +119,43 @@ def test_audits_of_further_methods_are_what_the_kept_runs_say(name, mode, method
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
     text = (RESULTS / "audit.md").read_text(encoding="utf-8")
     assert len(rows) == methods and all(row in text for row in rows)
+
+
+def test_choices_at_the_edge_of_the_frontiers_grids_are_counted(page_of_frontier):
+    grids = __import__("frontier")
+    chosen = [row for row in json.loads((RESULTS / "frontier.json").read_text()) if row["aggregation"] == "enclave"]
+    edge = []
+    for row in chosen:
+        rates = sorted({rate for _, rate in grids.settings(row["data"], row["method"])})
+        assert row["lr"] in rates
+        if row["lr"] in (rates[0], rates[-1]):
+            edge.append((row["data"], row["method"]))
+    assert f"Of {len(chosen)} choices {len(edge)} lie at the edge" in (RESULTS / "frontier.md").read_text()
+
+
+def test_what_the_frontier_says_of_sums_and_of_fedcrowd_is_in_its_rows():
+    rows = json.loads((RESULTS / "frontier.json").read_text())
+    eer = {(row["data"], row["method"], row["aggregation"]): 100 * row["eer"] for row in rows}
+    pairs = {key[:2]: eer[key] - eer[*key[:2], "clear"] for key in eer if key[2] == "enclave" and key[0] != "cifar100"}
+    text = " ".join((RESULTS / "frontier.md").read_text(encoding="utf-8").split())
+    assert f"of the {len(pairs)} pairs of figures" in text
+    assert f"ahead in {sum(value < 0 for value in pairs.values())}" in text
+    softmax, hide, crowd = (pairs["omniglot", "softmax"], pairs["omniglot", "FedHide"], pairs["audiomnist", "FedCrowd"])
+    assert {key for key, value in pairs.items() if value > 0.5} == {
+        ("omniglot", "softmax"), ("omniglot", "FedHide"), ("audiomnist", "FedCrowd")
+    }  # fmt: skip
+    assert (
+        f"softmax ({softmax:.1f}) and FedHide ({hide:.1f}) on characters, and FedCrowd on speakers ({crowd:.1f})"
+        in text
+    )
+
+
+def test_sums_of_fedcrowds_updates_on_cifar_100_are_what_the_kept_runs_say():
+    lines = [json.loads(line) for line in (KEPT / "frontier-cifar100.jsonl").read_text().splitlines()]
+    runs = [x for x in lines if x["key"]["phase"] == "measure" and x["key"]["method"] == "FedCrowd, quadratic"]
+    shares = [
+        100 * statistics.fmean(f["identified"] for run in runs for f in run["findings"] if f["did"] == f"a sum of {n}")
+        for n in (2, 4, 16)
+    ]
+    said = "a sum of 2, 4 and 16 updates {:.0f}, {:.0f} and {:.0f} %".format(*shares)
+    assert len(runs) == 3 and said in (RESULTS / "frontier.md").read_text(encoding="utf-8")
