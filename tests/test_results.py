@@ -159,3 +159,70 @@ def test_sums_of_fedcrowds_updates_on_cifar_100_are_what_the_kept_runs_say():
     ]
     said = "a sum of 2, 4 and 16 updates {:.0f}, {:.0f} and {:.0f} %".format(*shares)
     assert len(runs) == 3 and said in (RESULTS / "frontier.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_rows_of_the_frontier_are_in_its_rows():
+    rows = {
+        (row["data"], row["method"], row["aggregation"]): f"{100 * row['eer']:.1f} %"
+        for row in json.loads((RESULTS / "frontier.json").read_text())
+    }
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    crowd, softmax, feduv = (rows["omniglot", name, "enclave"] for name in ("FedCrowd", "softmax", "FedUV"))
+    clear = rows["omniglot", "softmax", "clear"]
+    assert f"FedCrowd {crowd}, softmax {softmax}, FedUV {feduv} |" in text
+    assert f"FDML 4.3 %, softmax {clear}, FedHide(0.1, 10) 7.2 %" in text
+    assert f"{crowd} EER on unseen characters" in text and f"has {softmax} ({clear} in the clear)" in text
+    assert f"FDML 16.0 %, softmax {rows['lfw', 'softmax', 'clear']} |" in text
+    page = (RESULTS / "unseen.md").read_text(encoding="utf-8")
+    (fdml,) = (line.split(" | ") for line in page.splitlines() if line.startswith("| FDML, Adam"))
+    (hide,) = (line.split(" | ") for line in page.splitlines() if line.startswith("| FedHide(0.1, 10)"))
+    assert (fdml[4], hide[4], fdml[6]) == ("4.3", "7.2", "16.0")
+
+
+def test_intervals_of_single_folds_are_as_wide_as_the_pages_say():
+    """By person, on the 600 pairs of a fold: 4 to 5 points to either side at 15 to 20 %, 3.5 at 11 %."""
+    lines = [json.loads(line) for line in (KEPT / "adapt-lfw.jsonl").read_text().splitlines()]
+    found = [line[when] for line in lines if line["key"]["phase"] == "measure" for when in ("before", "after")]
+
+    def half(low, high):
+        some = [one for one in found if low <= 100 * one["value"] <= high]
+        assert len(some) > 8
+        return statistics.fmean(50 * (one["high"] - one["low"]) for one in some)
+
+    assert 4.0 <= half(14.5, 20.5) <= 5.0
+    assert round(half(10.5, 11.5), 1) in (3.5, 3.6)
+
+
+def test_rates_of_writers_are_what_the_kept_runs_say():
+    lines = [json.loads(line) for line in (KEPT / "feduv-writers.jsonl").read_text().splitlines()]
+    eer = {(line["key"]["method"], line["lr"]): 100 * line["eer"] for line in lines}
+    best = {
+        name: min((value, rate) for (method, rate), value in eer.items() if method == name)
+        for name in ("softmax", "FedAwS")
+    }
+    assert best["softmax"][1] == 0.003 and best["FedAwS"][1] == 0.03
+    said = [
+        f"{value:.1f} %" for value in (eer["softmax", 0.1], best["softmax"][0], eer["FedAwS", 0.1], best["FedAwS"][0])
+    ]
+    text = " ".join((RESULTS / "writers.md").read_text(encoding="utf-8").split())
+    assert (
+        "{} by softmax at 0.1 and of {} at 0.003, its best; of {} by FedAwS at 0.1 and of {} at 0.03".format(*said)
+        in text
+    )
+
+
+def test_two_trainings_of_fedaws_setting_differ_as_little_as_the_page_says():
+    lines = [json.loads(line) for line in (KEPT / "labels.jsonl").read_text().splitlines()]
+    first = {
+        (key["which"], key["seed"]): line["p@1"]
+        for line in lines
+        if (key := line["key"])["phase"] == "measure" and key["method"] == "FedAwS"
+    }
+    again = {
+        (key["which"], key["seed"]): line["p@1"]
+        for line in lines
+        if (key := line["key"])["phase"] == "curve" and key["k"] == key["lambda"] == 10
+    }
+    assert len(first) == 9 and first.keys() == again.keys()
+    most = max(abs(again[key] - first[key]) for key in first)
+    assert f"differ by up to {100 * most:.2f} points of P@1" in (RESULTS / "extreme.md").read_text(encoding="utf-8")
