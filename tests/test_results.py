@@ -119,3 +119,110 @@ def test_audits_of_further_methods_are_what_the_kept_runs_say(name, mode, method
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
     text = (RESULTS / "audit.md").read_text(encoding="utf-8")
     assert len(rows) == methods and all(row in text for row in rows)
+
+
+def test_choices_at_the_edge_of_the_frontiers_grids_are_counted(page_of_frontier):
+    grids = __import__("frontier")
+    chosen = [row for row in json.loads((RESULTS / "frontier.json").read_text()) if row["aggregation"] == "enclave"]
+    edge = []
+    for row in chosen:
+        rates = sorted({rate for _, rate in grids.settings(row["data"], row["method"])})
+        assert row["lr"] in rates
+        if row["lr"] in (rates[0], rates[-1]):
+            edge.append((row["data"], row["method"]))
+    assert f"Of {len(chosen)} choices {len(edge)} lie at the edge" in (RESULTS / "frontier.md").read_text()
+
+
+def test_what_the_frontier_says_of_sums_and_of_fedcrowd_is_in_its_rows():
+    rows = json.loads((RESULTS / "frontier.json").read_text())
+    eer = {(row["data"], row["method"], row["aggregation"]): 100 * row["eer"] for row in rows}
+    pairs = {key[:2]: eer[key] - eer[*key[:2], "clear"] for key in eer if key[2] == "enclave" and key[0] != "cifar100"}
+    text = " ".join((RESULTS / "frontier.md").read_text(encoding="utf-8").split())
+    assert f"of the {len(pairs)} pairs of figures" in text
+    assert f"ahead in {sum(value < 0 for value in pairs.values())}" in text
+    softmax, hide, crowd = (pairs["omniglot", "softmax"], pairs["omniglot", "FedHide"], pairs["audiomnist", "FedCrowd"])
+    assert {key for key, value in pairs.items() if value > 0.5} == {
+        ("omniglot", "softmax"), ("omniglot", "FedHide"), ("audiomnist", "FedCrowd")
+    }  # fmt: skip
+    assert (
+        f"softmax ({softmax:.1f}) and FedHide ({hide:.1f}) on characters, and FedCrowd on speakers ({crowd:.1f})"
+        in text
+    )
+
+
+def test_sums_of_fedcrowds_updates_on_cifar_100_are_what_the_kept_runs_say():
+    lines = [json.loads(line) for line in (KEPT / "frontier-cifar100.jsonl").read_text().splitlines()]
+    runs = [x for x in lines if x["key"]["phase"] == "measure" and x["key"]["method"] == "FedCrowd, quadratic"]
+    shares = [
+        100 * statistics.fmean(f["identified"] for run in runs for f in run["findings"] if f["did"] == f"a sum of {n}")
+        for n in (2, 4, 16)
+    ]
+    said = "a sum of 2, 4 and 16 updates {:.0f}, {:.0f} and {:.0f} %".format(*shares)
+    assert len(runs) == 3 and said in (RESULTS / "frontier.md").read_text(encoding="utf-8")
+
+
+def test_the_readmes_rows_of_the_frontier_are_in_its_rows():
+    rows = {
+        (row["data"], row["method"], row["aggregation"]): f"{100 * row['eer']:.1f} %"
+        for row in json.loads((RESULTS / "frontier.json").read_text())
+    }
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    crowd, softmax, feduv = (rows["omniglot", name, "enclave"] for name in ("FedCrowd", "softmax", "FedUV"))
+    clear = rows["omniglot", "softmax", "clear"]
+    assert f"FedCrowd {crowd}, softmax {softmax}, FedUV {feduv} |" in text
+    assert f"FDML 4.3 %, softmax {clear}, FedHide(0.1, 10) 7.2 %" in text
+    assert f"{crowd} EER on unseen characters" in text and f"has {softmax} ({clear} in the clear)" in text
+    assert f"FDML 16.0 %, softmax {rows['lfw', 'softmax', 'clear']} |" in text
+    page = (RESULTS / "unseen.md").read_text(encoding="utf-8")
+    (fdml,) = (line.split(" | ") for line in page.splitlines() if line.startswith("| FDML, Adam"))
+    (hide,) = (line.split(" | ") for line in page.splitlines() if line.startswith("| FedHide(0.1, 10)"))
+    assert (fdml[4], hide[4], fdml[6]) == ("4.3", "7.2", "16.0")
+
+
+def test_intervals_of_single_folds_are_as_wide_as_the_pages_say():
+    """By person, on the 600 pairs of a fold: 4 to 5 points to either side at 15 to 20 %, 3.5 at 11 %."""
+    lines = [json.loads(line) for line in (KEPT / "adapt-lfw.jsonl").read_text().splitlines()]
+    found = [line[when] for line in lines if line["key"]["phase"] == "measure" for when in ("before", "after")]
+
+    def half(low, high):
+        some = [one for one in found if low <= 100 * one["value"] <= high]
+        assert len(some) > 8
+        return statistics.fmean(50 * (one["high"] - one["low"]) for one in some)
+
+    assert 4.0 <= half(14.5, 20.5) <= 5.0
+    assert round(half(10.5, 11.5), 1) in (3.5, 3.6)
+
+
+def test_rates_of_writers_are_what_the_kept_runs_say():
+    lines = [json.loads(line) for line in (KEPT / "feduv-writers.jsonl").read_text().splitlines()]
+    eer = {(line["key"]["method"], line["lr"]): 100 * line["eer"] for line in lines}
+    best = {
+        name: min((value, rate) for (method, rate), value in eer.items() if method == name)
+        for name in ("softmax", "FedAwS")
+    }
+    assert best["softmax"][1] == 0.003 and best["FedAwS"][1] == 0.03
+    said = [
+        f"{value:.1f} %" for value in (eer["softmax", 0.1], best["softmax"][0], eer["FedAwS", 0.1], best["FedAwS"][0])
+    ]
+    text = " ".join((RESULTS / "writers.md").read_text(encoding="utf-8").split())
+    assert (
+        "{} by softmax at 0.1 and of {} at 0.003, its best; of {} by FedAwS at 0.1 and of {} at 0.03".format(*said)
+        in text
+    )
+
+
+def test_two_trainings_of_fedaws_setting_differ_as_little_as_the_page_says():
+    lines = [json.loads(line) for line in (KEPT / "labels.jsonl").read_text().splitlines()]
+    first = {
+        (key["which"], key["seed"]): line["p@1"]
+        for line in lines
+        if (key := line["key"])["phase"] == "measure" and key["method"] == "FedAwS"
+    }
+    again = {
+        (key["which"], key["seed"]): line["p@1"]
+        for line in lines
+        if (key := line["key"])["phase"] == "curve" and key["k"] == key["lambda"] == 10
+    }
+    assert len(first) == 9 and first.keys() == again.keys()
+    most = max(abs(again[key] - first[key]) for key in first)
+    assert f"differ by up to {100 * most:.2f} points of P@1" in (RESULTS / "extreme.md").read_text(encoding="utf-8")

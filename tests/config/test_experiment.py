@@ -341,3 +341,17 @@ def test_the_control_of_cifar100_differs_by_its_negatives_alone():
     with_, without = (by_title[f"FedHide(0.01, 10), standardised kernels{end}"] for end in ("", ", no negatives"))
     assert without.method.options == {**with_.method.options, "negative_weight": 0.0}
     assert replace(without, method=with_.method, title=with_.title) == with_
+
+
+@pytest.mark.parametrize("name", ["lfw", "fdml-touchauth", "fdml-cameraauth"])
+def test_methods_that_are_compared_weigh_people_alike(name):
+    """By samples FDML would weigh by those of a round and the others by all that a person has."""
+    variants = read_experiment(next(path for path in RECIPES if path.stem == name)).variants
+    assert {v.recipe.method.name for v in variants} > {"fdml"}
+    assert {v.recipe.cohort.weights for v in variants} == {"uniform"}
+
+
+def test_every_recipe_of_a_paper_has_three_seeds():
+    papers = [path for path in RECIPES if path.stem.split("-")[0] in PAPERS]
+    assert len(papers) > 15
+    assert {path.stem for path in papers if {v.seeds for v in read_experiment(path).variants} != {(0, 1, 2)}} == set()
