@@ -24,8 +24,9 @@ from selfsame.engine.polls import check_polls
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
-from selfsame.engine.starting import KEPT, keep_start, load_kept, load_weights, read_weights
+from selfsame.engine.starting import KEPT, keep_start, load_kept, load_weights
 from selfsame.engine.sums import check_sums, with_sums
+from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.learned import Learned, choose_learned

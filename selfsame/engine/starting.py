@@ -1,110 +1,28 @@
-"""The weights that a network begins with: read from a file or a run's folder, renamed, and held against the network."""
+"""The weights that a network begins with: renamed, held against the network, and kept in a run's folder."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from selfsame.config.recipe import NetPart
 from selfsame.engine.checkpoint import read_tensors, sealed
+from selfsame.engine.weight_files import Tensors, Weights
 from selfsame.errors import SelfsameError
 from selfsame.files import write
-from selfsame.nets.frozen import fold
+from selfsame.nets.frozen import fold, without_statistics
 from selfsame.nets.whitened import LAYER
 
 KEPT = "start.safetensors"  # in a run's folder: the network that it began with
 _FORMAT = "selfsame-start-1"
-_OURS = ("selfsame-model-", "selfsame-start-")
-_CONVERTED = "selfsame-encoder-"  # by `selfsame weights convert`: the network's own names
-_INSIDE = ("state_dict", "model_state_dict", "model_state", "model", "net")  # where a .pt file may hold its tensors
 _NAMED = 4  # tensors of a kind that an error names
-Tensors = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Named tensors and the digest of the file that they come from."""
-
-    file: Path
-    tensors: Tensors
-    digest: str
-
-
-def read_weights(start: str | Path) -> Weights:
-    """The tensors of a safetensors file, of a .pt file, read without running what it holds, or of a run's folder."""
-    path = Path(start).expanduser()
-    if path.is_dir():
-        path = _of_run(path)
-    try:
-        digest = _sha256(path)
-    except OSError as error:
-        raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names a file or a run") from None
-    tensors = _from_pickle(path) if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else _from_safetensors(path)
-    numbers = {name: value for name, value in tensors.items() if value.is_floating_point()}
-    odd = next((name for name, value in numbers.items() if not bool(torch.isfinite(value).all())), None)
-    if odd is not None:
-        raise SelfsameError(f"{path}: {odd} holds values that are not finite")
-    return Weights(path, numbers, digest)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _of_run(folder: Path) -> Path:
-    file = folder / "model.safetensors"
-    if file.is_file():
-        return file
-    if (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: the run has no network yet; `selfsame resume {folder}` goes on with it")
-    raise SelfsameError(f"{folder}: not a finished run (no model.safetensors in it)")
-
-
-def _from_safetensors(path: Path) -> Tensors:
-    try:
-        with safe_open(path, framework="pt") as file:
-            form = (file.metadata() or {}).get("format", "")
-            if not form.startswith("selfsame-") or form.startswith(_CONVERTED):
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None
-    if not form.startswith(_OURS):
-        raise SelfsameError(f"{path}: holds no network ({form}); name the folder of its run")
-    found, _ = read_tensors(path)
-    return {name.removeprefix("net."): value for name, value in found.items() if name.startswith("net.")}
-
-
-def _from_pickle(path: Path) -> Tensors:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
-        raise SelfsameError(f"{path}: damaged, or holds more than weights ({type(error).__name__})") from None
-    return _tensors_in(found, path)
-
-
-def _tensors_in(found: Any, path: Path) -> Tensors:
-    """The table of tensors that a .pt file is, or that it holds beside other things."""
-    if isinstance(found, Mapping) and any(isinstance(value, Tensor) for value in found.values()):
-        return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
-    inside = found if isinstance(found, Mapping) else {}
-    held = {str(name): value for name, value in inside.items() if isinstance(value, Mapping)}
-    for name in (*_INSIDE, *(held if len(held) == 1 else ())):
-        if any(isinstance(value, Tensor) for value in held.get(name, {}).values()):
-            return _tensors_in(held[name], path)
-    raise SelfsameError(f"{path}: no table of tensors by name in it, nor under {', '.join(_INSIDE)}")
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> Tensors:
@@ -132,7 +50,14 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
     where = str(weights.file)
     skip = (*part.skip, *getattr(net, "unused", ()))
     given = {name: value for name, value in weights.tensors.items() if not _matches(name, skip)}
-    given = fold(net, renamed(given, part.rename, where))
+    given = renamed(given, part.rename, where)
+    lacks = [] if weights.ours else [name for name in without_statistics(net, given) if not _matches(name, part.skip)]
+    if lacks:
+        raise SelfsameError(
+            f"{where}: holds no statistics of batch norms, without which they cannot be frozen: {_few(lacks)} missing; "
+            "save all of the network's state_dict()"
+        )
+    given = fold(net, given)
     wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
     if set(LAYER) & set(given) - set(wanted):
         raise SelfsameError(

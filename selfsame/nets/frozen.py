@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -82,3 +82,12 @@ def fold(net: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
             continue  # said where shapes are compared
         out[place + "weight"], out[place + "bias"] = _folded(held, module.eps)
     return out
+
+
+def without_statistics(net: nn.Module, names: Collection[str]) -> list[str]:
+    """The statistics of frozen norms that are not among a file's names, where something else of the network is."""
+    own = {name for name, _ in net.named_parameters()}
+    if own.isdisjoint(names):
+        return []
+    norms = [f"{name}." if name else "" for name, module in net.named_modules() if isinstance(module, ChannelAffine)]
+    return [place + kind for place in norms for kind in (_MEAN, _VARIANCE) if place + kind not in names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 import tomllib
 
 import pytest
@@ -16,7 +17,8 @@ from test_equal import compare
 from selfsame import nets
 from selfsame.config.recipe import NetPart, from_mapping, to_mapping, to_toml
 from selfsame.engine.cohort import fused
-from selfsame.engine.starting import load_weights, read_weights, renamed
+from selfsame.engine.starting import keep_start, load_weights, renamed
+from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
 from selfsame.nets.frozen import ChannelAffine, freeze
 
@@ -155,10 +157,23 @@ def test_statistics_of_a_file_are_folded_in(tmp_path):
     load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
     x = torch.rand(6, *SHAPE)
     assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5)
-    save_file({name: value.detach() for name, value in net.named_parameters()}, tmp_path / "again.safetensors")
+    keep_start(dict(net.named_parameters()), "", tmp_path / "again.safetensors")
     again = nets.build("own_nets:Normed", SHAPE, 5, started=True, seed=4)
     load_weights(again, NetPart(), read_weights(tmp_path / "again.safetensors"))
     assert torch.equal(again(x), net(x))
+
+
+@pytest.mark.parametrize("lost", ["running_", "norm.running_", "body.4.running_var"])
+def test_a_file_without_statistics_is_refused(tmp_path, lost):
+    """Its gains and shifts alone would be taken for those of a frozen norm."""
+    held = after_data(Normed(SHAPE, 5), SHAPE).state_dict()
+    gone = [name for name in held if lost in name]
+    save_file({name: value for name, value in held.items() if name not in gone}, tmp_path / "w.safetensors")
+    net = nets.build("own_nets:Normed", SHAPE, 5, started=True)
+    line = rf"holds no statistics of batch norms.*: {re.escape(', '.join(gone[:4]))}.* missing"
+    with pytest.raises(SelfsameError, match=line) as caught:
+        load_weights(net, NetPart(), read_weights(tmp_path / "w.safetensors"))
+    assert "\n" not in str(caught.value)
 
 
 def test_norms_that_have_seen_nothing_are_refused():

@@ -11,7 +11,7 @@ from selfsame.config.recipe import from_mapping
 from selfsame.deploy.agreement import sample_terms
 from selfsame.engine.checkpoint import read_tensors
 from selfsame.engine.setup import resolve
-from selfsame.engine.starting import read_weights
+from selfsame.engine.weight_files import read_weights
 from selfsame.export.trained import RunEmbedder
 from selfsame.nets import ready
 from selfsame.nets.lenet import LeNet

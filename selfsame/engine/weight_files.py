@@ -1,0 +1,104 @@
+"""Files of weights that a network begins with: safetensors, .pt, or the folder of a run; nothing in them is run."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from selfsame.engine.checkpoint import read_tensors
+from selfsame.errors import SelfsameError
+
+_OURS = ("selfsame-model-", "selfsame-start-")
+_CONVERTED = "selfsame-encoder-"  # by `selfsame weights convert`: the network's own names
+_INSIDE = ("state_dict", "model_state_dict", "model_state", "model", "net")  # where a .pt file may hold its tensors
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Named tensors and the digest of the file that they come from."""
+
+    file: Path
+    tensors: Tensors
+    digest: str
+    ours: bool = False  # written by selfsame, so that statistics of norms are folded in already
+
+
+def read_weights(start: str | Path) -> Weights:
+    """The tensors of a safetensors file, of a .pt file, read without running what it holds, or of a run's folder."""
+    path = Path(start).expanduser()
+    if path.is_dir():
+        path = _of_run(path)
+    try:
+        digest = _sha256(path)
+    except OSError as error:
+        raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names a file or a run") from None
+    ours = False
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        tensors = _from_pickle(path)
+    else:
+        tensors, ours = _from_safetensors(path)
+    numbers = {name: value for name, value in tensors.items() if value.is_floating_point()}
+    odd = next((name for name, value in numbers.items() if not bool(torch.isfinite(value).all())), None)
+    if odd is not None:
+        raise SelfsameError(f"{path}: {odd} holds values that are not finite")
+    return Weights(path, numbers, digest, ours)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _of_run(folder: Path) -> Path:
+    file = folder / "model.safetensors"
+    if file.is_file():
+        return file
+    if (folder / "recipe.toml").is_file():
+        raise SelfsameError(f"{folder}: the run has no network yet; `selfsame resume {folder}` goes on with it")
+    raise SelfsameError(f"{folder}: not a finished run (no model.safetensors in it)")
+
+
+def _from_safetensors(path: Path) -> tuple[Tensors, bool]:
+    """The tensors, and whether selfsame wrote the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            form = (file.metadata() or {}).get("format", "")
+            if not form.startswith("selfsame-") or form.startswith(_CONVERTED):
+                found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                return found, form.startswith(_CONVERTED)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None
+    if not form.startswith(_OURS):
+        raise SelfsameError(f"{path}: holds no network ({form}); name the folder of its run")
+    found, _ = read_tensors(path)
+    return {name.removeprefix("net."): value for name, value in found.items() if name.startswith("net.")}, True
+
+
+def _from_pickle(path: Path) -> Tensors:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
+        raise SelfsameError(f"{path}: damaged, or holds more than weights ({type(error).__name__})") from None
+    return _tensors_in(found, path)
+
+
+def _tensors_in(found: Any, path: Path) -> Tensors:
+    """The table of tensors that a .pt file is, or that it holds beside other things."""
+    if isinstance(found, Mapping) and any(isinstance(value, Tensor) for value in found.values()):
+        return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
+    inside = found if isinstance(found, Mapping) else {}
+    held = {str(name): value for name, value in inside.items() if isinstance(value, Mapping)}
+    for name in (*_INSIDE, *(held if len(held) == 1 else ())):
+        if any(isinstance(value, Tensor) for value in held.get(name, {}).values()):
+            return _tensors_in(held[name], path)
+    raise SelfsameError(f"{path}: no table of tensors by name in it, nor under {', '.join(_INSIDE)}")
