@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class Normed(nn.Module):
@@ -20,6 +21,37 @@ class Normed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.fc(self.body(x).mean((2, 3))))
+
+
+class HalfNorm(nn.BatchNorm2d):
+    """A norm whose forward pass does more than its statistics say."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 2
+
+
+class AbsoluteNorm(nn.BatchNorm2d):
+    """A norm whose gains are positive: another one than a plain norm only where they are not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        training = self.training
+        return F.batch_norm(
+            x, self.running_mean, self.running_var, self.weight.abs(), self.bias, training, self.momentum, self.eps
+        )
+
+
+class PlainNorm(nn.BatchNorm2d):
+    """A norm with a forward pass of its own that does what its parent's does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+def with_norm(shape: tuple[int, ...], width: int, *, kind: str) -> nn.Module:
+    """A network with one of these norms."""
+    norm = {"half": HalfNorm, "absolute": AbsoluteNorm, "plain": PlainNorm}[kind](4)
+    flat = nn.Flatten(), nn.Linear(4 * (shape[1] - 2) * (shape[2] - 2), width)
+    return nn.Sequential(nn.Conv2d(shape[0], 4, 3), norm, nn.ReLU(), *flat)
 
 
 class Recurrent(nn.Module):

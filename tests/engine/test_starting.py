@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 import torch
-from own_nets import Normed, Recurrent, after_data
+from own_nets import Normed, Recurrent, after_data, with_norm
 from safetensors.torch import save_file
 from small import assert_same, build, people, train
 from test_equal import compare
@@ -174,6 +174,24 @@ def test_a_file_without_statistics_is_refused(tmp_path, lost):
     with pytest.raises(SelfsameError, match=line) as caught:
         load_weights(net, NetPart(), read_weights(tmp_path / "w.safetensors"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind, type_", [("half", "HalfNorm"), ("absolute", "AbsoluteNorm")])
+def test_a_norm_that_does_more_than_its_statistics_say_is_refused(kind, type_):
+    """Frozen it would be another network, silently."""
+    with pytest.raises(SelfsameError, match=rf"norm 1 \({type_}\) cannot be frozen: in eval\(\) it is not") as caught:
+        nets.build("own_nets:with_norm", SHAPE, 5, started=True, kind=kind)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_norm_that_only_looks_like_another_is_frozen(tmp_path):
+    original = after_data(with_norm(SHAPE, 5, kind="plain"), SHAPE).eval()
+    torch.save(original.state_dict(), tmp_path / "w.pt")
+    net = nets.build("own_nets:with_norm", SHAPE, 5, started=True, kind="plain")
+    assert net.training and isinstance(net[1], ChannelAffine)
+    load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
+    x = torch.rand(6, *SHAPE)
+    assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5)
 
 
 def test_norms_that_have_seen_nothing_are_refused():
