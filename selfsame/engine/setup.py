@@ -30,6 +30,7 @@ from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.learned import Learned, choose_learned
+from selfsame.nets.tied import fill
 from selfsame.streams import Stream
 
 
@@ -107,7 +108,7 @@ def _begun(
         part = replace(part, digest=ranks.hear(part.digest))
         first = {name: value.detach().to(choose_machine(recipe.run).device) for name, value in net.named_parameters()}
         ranks.broadcast(first)
-        net.load_state_dict(first)
+        fill(net, first)
     return replace(recipe, net=part), net
 
 
@@ -159,7 +160,8 @@ def prepare(
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     recipe, net = _begun(recipe, federation.shape, width, ranks, folder)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    model = Model(net, head, choose_machine(recipe.run), learned_of(recipe.net, net, recipe.run.seed))
+    learned = learned_of(recipe.net, net, federation.shape, recipe.run.seed)
+    model = Model(net, head, choose_machine(recipe.run), learned)
     if recipe.net.keep and isinstance(method, methods.SplitLoss):
         raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
@@ -195,10 +197,10 @@ def set_options(recipe: Recipe, world: methods.World) -> dict[str, Any]:
     return found
 
 
-def learned_of(part: NetPart, net: nn.Module, seed: int) -> Learned | None:
-    """What of the network learns; None: everything."""
+def learned_of(part: NetPart, net: nn.Module, shape: tuple[int, ...], seed: int) -> Learned | None:
+    """What of the network, for samples of `shape`, learns; None: everything."""
     plain = not part.adapters and not part.whitened and (not part.train or "all" in part.train)
-    return None if plain else choose_learned(net, part.train, part.adapters, seed)
+    return None if plain else choose_learned(net, part.train, part.adapters, shape, seed)
 
 
 def keep_first(problem: Problem, folder: Path) -> None:

@@ -18,6 +18,7 @@ from selfsame.engine.weight_files import Tensors, Weights
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.nets.frozen import fold, without_statistics
+from selfsame.nets.tied import fill, under_first_names
 from selfsame.nets.whitened import LAYER
 
 KEPT = "start.safetensors"  # in a run's folder: the network that it began with
@@ -50,7 +51,7 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
     where = str(weights.file)
     skip = (*part.skip, *getattr(net, "unused", ()))
     given = {name: value for name, value in weights.tensors.items() if not _matches(name, skip)}
-    given = renamed(given, part.rename, where)
+    given = under_first_names(net, renamed(given, part.rename, where), where)
     lacks = [] if weights.ours else [name for name in without_statistics(net, given) if not _matches(name, part.skip)]
     if lacks:
         raise SelfsameError(
@@ -65,9 +66,7 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
             'or leave the layer out (net.skip = ["whitening_*"]) and whiten the new run'
         )
     _check_fit(where, given, wanted)
-    with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(given[name])
+    fill(net, given)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -126,6 +125,4 @@ def load_kept(net: nn.Module, path: Path) -> None:
     given = {name.removeprefix("net."): value for name, value in found.items()}
     given = {name: value for name, value in given.items() if name in wanted or name not in LAYER}
     _check_fit(str(path), given, wanted)
-    with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(given[name])
+    fill(net, given)

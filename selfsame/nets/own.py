@@ -13,6 +13,7 @@ from selfsame.errors import SelfsameError
 from selfsame.fields import imported, in_one_line, short_name
 from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.frozen import alike, check_norms, freeze
+from selfsame.nets.probing import probe
 
 Factory = Callable[..., nn.Module]  # factory(shape, width, **options)
 
@@ -42,7 +43,9 @@ def make(
         raise SelfsameError(f"fails to build for samples of shape {shape}: {in_one_line(error)}") from error
     if not isinstance(net, nn.Module):
         raise SelfsameError(f"the factory must return an nn.Module, got {type(net).__name__}")
-    x = _probe(net, shape)
+    if next(net.parameters(), None) is None:
+        raise SelfsameError("has no parameters to train")
+    x = probe(net, shape)
     wanted = _tried(lambda: check_norms(net, x, started), x)
     net = freeze(net, started)
     _check_structure(net)
@@ -72,15 +75,6 @@ def _check_structure(net: nn.Module) -> None:
     buffer = next((name for name, _ in net.named_buffers()), None)
     if buffer is not None:
         raise SelfsameError(f"buffer {buffer!r} would be lost, parameters alone are kept; compute it in forward")
-
-
-def _probe(net: nn.Module, shape: tuple[int, ...]) -> Tensor:
-    """Two samples."""
-    first = next(net.parameters(), None)
-    if first is None:
-        raise SelfsameError("has no parameters to train")
-    ramp = torch.linspace(0, 1, max(torch.Size(shape).numel(), 1)).reshape(shape)  # fits pixels, and indices too
-    return torch.stack([ramp, 1 - ramp]).to(first.dtype)
 
 
 def _check_output(net: nn.Module, x: Tensor, width: int, wanted: Any) -> None:

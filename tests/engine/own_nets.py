@@ -54,6 +54,75 @@ def with_norm(shape: tuple[int, ...], width: int, *, kind: str) -> nn.Module:
     return nn.Sequential(nn.Conv2d(shape[0], 4, 3), norm, nn.ReLU(), *flat)
 
 
+class Tied(nn.Module):
+    """Two linear layers with one matrix, and one norm over the batch behind both."""
+
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(torch.Size(shape).numel(), width)
+        self.second, self.third = nn.Linear(width, width), nn.Linear(width, width)
+        self.third.weight = self.second.weight
+        self.norm = nn.BatchNorm1d(width)
+        self.again = self.norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.second(self.first(x.flatten(1)).tanh()))
+        return self.third(self.again(x).tanh())
+
+
+class Backwards(nn.Module):
+    """Layers that run in another order than they are declared in, and one that never runs."""
+
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(5, width)
+        self.body = nn.Linear(torch.Size(shape).numel(), 5)
+        self.classes = nn.Linear(width, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x.flatten(1)).relu())
+
+
+class Rooted(nn.Module):
+    """A matrix of its own at the end, and one at the beginning, beside layers."""
+
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.randn(1, torch.Size(shape).numel()))
+        self.proj = nn.Parameter(torch.randn(5, width))
+        self.norm = nn.LayerNorm(width)
+        self.body = nn.Linear(torch.Size(shape).numel(), 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.body(x.flatten(1) + self.tokens) @ self.proj)
+
+
+class Top(nn.Module):
+    """Two recurrent layers in both directions with narrow states, and nothing behind them."""
+
+    def __init__(self, shape: tuple[int, ...], width: int) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(shape[-1], 2 * width, 2, batch_first=True, proj_size=width // 2, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rnn(x.flatten(1, -2))[0][:, -1]
+
+
+class OwnNorm(nn.Module):
+    """A norm of somebody's own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.square().mean(-1, keepdim=True).rsqrt() * self.scale
+
+
+class NormedLinear(nn.Linear):
+    """No norm, for all its name."""
+
+
 class Recurrent(nn.Module):
     """Rows of a picture one after another through a recurrent layer, then a linear one."""
 

@@ -6,10 +6,11 @@ import copy
 import hashlib
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
-from own_nets import Normed, Recurrent, after_data, with_norm
+from own_nets import Normed, Recurrent, Tied, after_data, with_norm
 from safetensors.torch import save_file
 from small import assert_same, build, people, train
 from test_equal import compare
@@ -20,6 +21,7 @@ from selfsame.engine.cohort import fused
 from selfsame.engine.starting import keep_start, load_weights, renamed
 from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
+from selfsame.export.trained import network
 from selfsame.nets.frozen import ChannelAffine, freeze
 
 LENET = {"name": "lenet", "width": 8, "channels": [4, 4]}
@@ -205,6 +207,56 @@ def test_a_frozen_network_has_one_answer_on_both_engines(tmp_path, steps):
     torch.save(after_data(Normed(SHAPE, 8), SHAPE).state_dict(), tmp_path / "w.pt")
     net = {"name": "own_nets:Normed", "width": 8, "start": str(tmp_path / "w.pt")}
     compare("fedhide", net=net, local={"steps": steps})
+
+
+# Tensors with several names
+
+
+def tied_file(folder, kind: str) -> tuple[torch.nn.Module, Path]:
+    original = after_data(Tied(SHAPE, 8), SHAPE).eval()
+    held = {name: value.clone() for name, value in original.state_dict().items()}
+    file = folder / f"w.{kind}"
+    if kind == "pt":
+        torch.save(held, file)
+    else:  # one name of each, as `safetensors.torch.save_model` leaves it, and not the first
+        dropped = ("second.weight", "norm.")
+        save_file({name: value for name, value in held.items() if not name.startswith(dropped)}, file)
+    return original, file
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_a_tensor_with_several_names_is_read_by_any(tmp_path, kind):
+    original, file = tied_file(tmp_path, kind)
+    net = nets.build("own_nets:Tied", SHAPE, 8, started=True)
+    assert net.norm is net.again and isinstance(net.norm, ChannelAffine)
+    load_weights(net, NetPart(), read_weights(file))
+    x = torch.rand(6, *SHAPE)
+    assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5) and net.third.weight is net.second.weight
+
+
+def test_names_of_one_tensor_that_differ_are_refused(tmp_path):
+    held = after_data(Tied(SHAPE, 8), SHAPE).state_dict()
+    torch.save(held | {"third.weight": 2 * held["third.weight"]}, tmp_path / "w.pt")
+    net = nets.build("own_nets:Tied", SHAPE, 8, started=True)
+    with pytest.raises(SelfsameError, match=r"second\.weight and third\.weight are one tensor in the network, and dif"):
+        load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
+
+
+@pytest.mark.parametrize("part", [{}, {"train": ["third"]}, {"adapters": 2, "train": ["norm"]}])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_network_with_tied_weights_has_one_answer_everywhere(tmp_path, part, steps):
+    """On both engines, and as the network that is exported."""
+    _, file = tied_file(tmp_path, "pt")
+    net = {"name": "own_nets:Tied", "width": 8, "start": str(file), **part}
+    compare("fedhide", net=net, local={"steps": steps})
+    problem = build("fedhide", net=net, local={"steps": steps})
+    state, _ = train(problem)
+    views = problem.model.net_views(state.theta_P)
+    assert not torch.equal(views["second.weight"], problem.model.net_views(problem.model.first_theta)["second.weight"])
+    whole = network(problem.recipe, problem.federation, problem.method, views)
+    x = problem.federation.test.x[:5].double()
+    found = problem.model.embed_eager(state.theta_P, x)
+    assert torch.allclose(whole.double()(x), found, rtol=0, atol=1e-4 * float(found.abs().max()))
 
 
 # Recurrent layers
