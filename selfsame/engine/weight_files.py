@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,17 +89,34 @@ def _from_pickle(path: Path) -> Tensors:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
+        more = re.search(r"GLOBAL (\S{1,80}) was not", str(error))
+        if more:
+            line = f"{path}: holds more than weights: {more[1]}; save its state_dict() alone, which runs nothing"
+            raise SelfsameError(line) from None
         raise SelfsameError(f"{path}: damaged, or holds more than weights ({type(error).__name__})") from None
     return _tensors_in(found, path)
 
 
 def _tensors_in(found: Any, path: Path) -> Tensors:
-    """The table of tensors that a .pt file is, or that it holds beside other things."""
-    if isinstance(found, Mapping) and any(isinstance(value, Tensor) for value in found.values()):
-        return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
-    inside = found if isinstance(found, Mapping) else {}
-    held = {str(name): value for name, value in inside.items() if isinstance(value, Mapping)}
-    for name in (*_INSIDE, *(held if len(held) == 1 else ())):
-        if any(isinstance(value, Tensor) for value in held.get(name, {}).values()):
-            return _tensors_in(held[name], path)
-    raise SelfsameError(f"{path}: no table of tensors by name in it, nor under {', '.join(_INSIDE)}")
+    """The table of tensors that a .pt file is, or that it holds beside other things, such as a loss."""
+    loose = _loose(found)
+    inside = {} if not isinstance(found, Mapping) else {str(name): value for name, value in found.items()}
+    tables = {name: value for name, value in inside.items() if _loose(value)}
+    named = next((name for name in _INSIDE if name in tables), "")
+    if named:
+        return _tensors_in(tables[named], path)
+    if len(tables) == 1:  # whichever holds more numbers
+        (other,) = (_loose(value) for value in tables.values())
+        loose = max(loose, other, key=lambda table: sum(value.numel() for value in table.values()))
+    elif tables and not loose:
+        known = ", ".join(_INSIDE)
+        raise SelfsameError(f"{path}: several tables of tensors in it ({', '.join(tables)}), and none under {known}")
+    if not loose:
+        raise SelfsameError(f"{path}: no table of tensors by name in it, nor under {', '.join(_INSIDE)}")
+    return loose
+
+
+def _loose(found: Any) -> Tensors:
+    """The tensors of a table that do not stand in tables in it."""
+    named = found.items() if isinstance(found, Mapping) else ()
+    return {str(name): value.detach() for name, value in named if isinstance(value, Tensor)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import hashlib
 import re
@@ -50,6 +51,30 @@ def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind):
     views = started(file)
     assert set(views) == set(tensors)
     assert all(torch.equal(views[name], value.double()) for name, value in tensors.items())
+
+
+@pytest.mark.parametrize(
+    "name, beside",
+    [
+        ("state_dict", {"loss": torch.tensor(0.3), "curve": torch.zeros(90000)}),
+        ("model", {"loss": torch.tensor(0.3), "epoch": 3, "ema": {"fc": torch.zeros(2)}}),
+        ("weights", {"loss": torch.tensor(0.3), "curve": torch.zeros(9)}),
+    ],
+)
+def test_a_loss_beside_the_weights_is_none_of_them(tmp_path, name, beside):
+    tensors = other_weights()
+    torch.save({**beside, name: tensors, "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}}}, tmp_path / "w.pt")
+    found = read_weights(tmp_path / "w.pt").tensors
+    assert set(found) == set(tensors) and all(torch.equal(found[key], value) for key, value in tensors.items())
+
+
+def test_tables_that_nobody_can_tell_apart_get_one_line(tmp_path):
+    torch.save({"student": other_weights(), "teacher": other_weights()}, tmp_path / "w.pt")
+    with pytest.raises(SelfsameError, match=r"several tables of tensors in it \(student, teacher\), and none under sta"):
+        read_weights(tmp_path / "w.pt")
+    torch.save({"state_dict": other_weights(), "config": argparse.Namespace(lr=1)}, tmp_path / "w.pt")
+    with pytest.raises(SelfsameError, match=r"holds more than weights: argparse\.Namespace; save its state_dict\(\)"):
+        read_weights(tmp_path / "w.pt")
 
 
 def test_names_are_mapped_and_left_out(tmp_path):
