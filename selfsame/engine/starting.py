@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -26,19 +26,41 @@ _FORMAT = "selfsame-start-1"
 _NAMED = 4  # tensors of a kind that an error names
 
 
-def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> Tensors:
-    """The tensors under this network's names: the longest beginning that is in the map is replaced."""
-    out: Tensors = {}
-    for name, value in tensors.items():
+def renamed(tensors: Iterable[str], names: Mapping[str, str], where: str) -> dict[str, str]:
+    """The file's names and this network's: the longest beginning that is in the map is replaced."""
+    out = {}
+    for name in tensors:
         old = max((key for key in names if name.startswith(key)), key=len, default="")
-        new = names.get(old, "") + name[len(old) :] if old in names else name
-        if new in out:
-            raise SelfsameError(f"{where}: net.rename gives two tensors the name {new}")
-        out[new] = value
-    idle = [key for key in names if not any(name.startswith(key) for name in tensors)]
+        out[name] = names[old] + name[len(old) :] if old in names else name
+    idle = [key for key in names if not any(name.startswith(key) for name in out)]
     if idle:
         raise SelfsameError(f"{where}: no tensor's name begins with {_few(idle)} (net.rename)")
     return out
+
+
+def _left(net: nn.Module, part: NetPart, weights: Weights) -> Tensors:
+    """The file's tensors under the network's names, without those whose name, before or after, is left out."""
+    skip = (*part.skip, *getattr(net, "unused", ()))
+    out: Tensors = {}
+    for old, new in renamed(weights.tensors, part.rename, str(weights.file)).items():
+        if _matches(old, skip) or _matches(new, skip):
+            continue
+        if new in out:
+            raise SelfsameError(f"{weights.file}: net.rename gives two tensors the name {new}")
+        out[new] = weights.tensors[old]
+    return out
+
+
+def _check_skip(net: nn.Module, part: NetPart, weights: Weights) -> None:
+    """Refuse patterns that leave out nothing, or everything."""
+    new = renamed(weights.tensors, part.rename, str(weights.file))
+    own = [name for name, _ in net.named_parameters()]
+    names = {*new, *new.values(), *weights.others, *own}
+    idle = [pattern for pattern in part.skip if not any(_matches(name, (pattern,)) for name in names)]
+    if idle:
+        raise SelfsameError(f"{weights.file}: nothing in it or in the network is called {_few(idle)} (net.skip)")
+    if all(_matches(name, part.skip) for name in own):
+        raise SelfsameError(f"{weights.file}: net.skip leaves out all of the network, so that nothing would be read")
 
 
 def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
@@ -49,17 +71,16 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
             f"{part.digest[:12]}...)"
         )
     where = str(weights.file)
-    skip = (*part.skip, *getattr(net, "unused", ()))
-    given = {name: value for name, value in weights.tensors.items() if not _matches(name, skip)}
-    given = under_first_names(net, renamed(given, part.rename, where), where)
-    lacks = [] if weights.ours else [name for name in without_statistics(net, given) if not _matches(name, part.skip)]
+    _check_skip(net, part, weights)
+    given = under_first_names(net, _left(net, part, weights), where)
+    wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
+    lacks = [] if weights.ours else without_statistics(net, wanted, given)
     if lacks:
         raise SelfsameError(
             f"{where}: holds no statistics of batch norms, without which they cannot be frozen: {_few(lacks)} missing; "
             "save all of the network's state_dict()"
         )
     given = fold(net, given)
-    wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
     if set(LAYER) & set(given) - set(wanted):
         raise SelfsameError(
             f"{where}: was whitened, and training goes on without that layer; start with the run that it was made of, "

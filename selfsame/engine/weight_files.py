@@ -32,6 +32,7 @@ class Weights:
     tensors: Tensors
     digest: str
     ours: bool = False  # written by selfsame, so that statistics of norms are folded in already
+    others: tuple[str, ...] = ()  # names of what a network does not begin with: counters
 
 
 def read_weights(start: str | Path) -> Weights:
@@ -52,7 +53,8 @@ def read_weights(start: str | Path) -> Weights:
     odd = next((name for name, value in numbers.items() if not bool(torch.isfinite(value).all())), None)
     if odd is not None:
         raise SelfsameError(f"{path}: {odd} holds values that are not finite")
-    return Weights(path, numbers, digest, ours)
+    others = tuple(name for name in tensors if name not in numbers)
+    return Weights(path, numbers, digest, ours, others)
 
 
 def _sha256(path: Path) -> str:

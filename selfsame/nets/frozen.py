@@ -162,10 +162,10 @@ def fold(net: nn.Module, tensors: Mapping[str, Tensor]) -> Tensors:
     return out
 
 
-def without_statistics(net: nn.Module, names: Collection[str]) -> list[str]:
-    """The statistics of frozen norms that are not among a file's names, where something else of the network is."""
-    own = {name for name, _ in net.named_parameters()}
-    if own.isdisjoint(names):
+def without_statistics(net: nn.Module, wanted: Collection[str], names: Collection[str]) -> list[str]:
+    """The statistics of frozen norms that a file lacks, where it has others of the parameters that are wanted of it."""
+    if not any(name in names for name in wanted):
         return []
     norms = [f"{name}." if name else "" for name, module in net.named_modules() if isinstance(module, ChannelAffine)]
+    norms = [place for place in norms if place + "weight" in wanted or place + "bias" in wanted]
     return [place + kind for place in norms for kind in (_MEAN, _VARIANCE) if place + kind not in names]

@@ -93,13 +93,40 @@ def test_names_are_mapped_and_left_out(tmp_path):
 
 
 def test_the_longest_beginning_is_replaced():
-    one = torch.zeros(1)
-    found = renamed({"a.b.c": one, "a.d": one, "e": one}, {"a.": "x.", "a.b.": ""}, "w")
-    assert list(found) == ["c", "x.d", "e"]
+    found = renamed(["a.b.c", "a.d", "e"], {"a.": "x.", "a.b.": ""}, "w")
+    assert found == {"a.b.c": "c", "a.d": "x.d", "e": "e"}
     with pytest.raises(SelfsameError, match="w: no tensor's name begins with q"):
-        renamed({"a": one}, {"q": "r"}, "w")
-    with pytest.raises(SelfsameError, match=r"w: net\.rename gives two tensors the name b"):
-        renamed({"a": one, "b": one}, {"a": "b"}, "w")
+        renamed(["a"], {"q": "r"}, "w")
+
+
+def test_two_tensors_with_one_name_are_refused(tmp_path):
+    first, second, *_ = other_weights()
+    save_file(other_weights(), tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match=rf"net\.rename gives two tensors the name {re.escape(second)}"):
+        started(tmp_path / "w.safetensors", rename={first: second})
+
+
+@pytest.mark.parametrize("pattern", ["classes.*", "encoder.classes.*"])
+def test_what_is_left_out_is_named_as_in_the_file_or_as_in_the_network(tmp_path, pattern):
+    """Whether names are mapped first or patterns are looked at first makes no difference."""
+    tensors = {f"encoder.{name}": value for name, value in other_weights().items()}
+    extra = {"encoder.classes.weight": torch.zeros(9, 8), "encoder.steps": torch.tensor(7)}
+    save_file(tensors | extra, tmp_path / "w.safetensors")
+    views = started(tmp_path / "w.safetensors", rename={"encoder.": ""}, skip=[pattern, "*steps"])
+    assert all(torch.equal(views[name], value.double()) for name, value in other_weights().items())
+
+
+@pytest.mark.parametrize(
+    "skip, line",
+    [
+        (["fc9.*"], r"nothing in it or in the network is called fc9\.\* \(net\.skip\)"),
+        (["*"], r"net\.skip leaves out all of the network"),
+    ],
+)
+def test_patterns_that_leave_out_nothing_or_everything_are_refused(tmp_path, skip, line):
+    save_file(other_weights(), tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match=line):
+        started(tmp_path / "w.safetensors", skip=skip)
 
 
 def test_what_does_not_fit_is_said_in_one_line(tmp_path):
