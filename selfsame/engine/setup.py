@@ -24,7 +24,7 @@ from selfsame.engine.polls import check_polls
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
-from selfsame.engine.starting import KEPT, keep_start, load_kept, load_weights
+from selfsame.engine.starting import KEPT, check_drawn, keep_start, load_kept, load_weights
 from selfsame.engine.sums import check_sums, with_sums
 from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
@@ -161,6 +161,8 @@ def prepare(
     recipe, net = _begun(recipe, federation.shape, width, ranks, folder)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
     learned = learned_of(recipe.net, net, federation.shape, recipe.run.seed)
+    if recipe.net.start and (folder is None or not (folder / KEPT).is_file()):
+        check_drawn(net, recipe.net, learned)
     model = Model(net, head, choose_machine(recipe.run), learned)
     if recipe.net.keep and isinstance(method, methods.SplitLoss):
         raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")

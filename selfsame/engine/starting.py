@@ -18,6 +18,7 @@ from selfsame.engine.weight_files import Tensors, Weights
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.nets.frozen import fold, without_statistics
+from selfsame.nets.learned import Learned
 from selfsame.nets.tied import fill, under_first_names
 from selfsame.nets.whitened import LAYER
 
@@ -40,9 +41,11 @@ def renamed(tensors: Iterable[str], names: Mapping[str, str], where: str) -> dic
 
 def _left(net: nn.Module, part: NetPart, weights: Weights) -> Tensors:
     """The file's tensors under the network's names, without those whose name, before or after, is left out."""
+    names = renamed(weights.tensors, part.rename, str(weights.file))
+    _check_skip(net, part, weights, {*names, *names.values(), *weights.others})
     skip = (*part.skip, *getattr(net, "unused", ()))
     out: Tensors = {}
-    for old, new in renamed(weights.tensors, part.rename, str(weights.file)).items():
+    for old, new in names.items():
         if _matches(old, skip) or _matches(new, skip):
             continue
         if new in out:
@@ -51,12 +54,10 @@ def _left(net: nn.Module, part: NetPart, weights: Weights) -> Tensors:
     return out
 
 
-def _check_skip(net: nn.Module, part: NetPart, weights: Weights) -> None:
-    """Refuse patterns that leave out nothing, or everything."""
-    new = renamed(weights.tensors, part.rename, str(weights.file))
-    own = [name for name, _ in net.named_parameters()]
-    names = {*new, *new.values(), *weights.others, *own}
-    idle = [pattern for pattern in part.skip if not any(_matches(name, (pattern,)) for name in names)]
+def _check_skip(net: nn.Module, part: NetPart, weights: Weights, names: set[str]) -> None:
+    """Refuse patterns that leave out nothing of the file's names and the network's, or everything."""
+    own = {name for name, _ in net.named_parameters()}
+    idle = [pattern for pattern in part.skip if not any(_matches(name, (pattern,)) for name in names | own)]
     if idle:
         raise SelfsameError(f"{weights.file}: nothing in it or in the network is called {_few(idle)} (net.skip)")
     if all(_matches(name, part.skip) for name in own):
@@ -71,7 +72,6 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
             f"{part.digest[:12]}...)"
         )
     where = str(weights.file)
-    _check_skip(net, part, weights)
     given = under_first_names(net, _left(net, part, weights), where)
     wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
     lacks = [] if weights.ours else without_statistics(net, wanted, given)
@@ -80,7 +80,7 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
             f"{where}: holds no statistics of batch norms, without which they cannot be frozen: {_few(lacks)} missing; "
             "save all of the network's state_dict()"
         )
-    given = fold(net, given)
+    given = {name: value for name, value in fold(net, given).items() if not _matches(name, part.skip)}
     if set(LAYER) & set(given) - set(wanted):
         raise SelfsameError(
             f"{where}: was whitened, and training goes on without that layer; start with the run that it was made of, "
@@ -88,6 +88,19 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
         )
     _check_fit(where, given, wanted)
     fill(net, given)
+
+
+def check_drawn(net: nn.Module, part: NetPart, learned: Learned | None) -> None:
+    """Refuse a layer that is drawn at random, since the weights are not read, and that would stay so."""
+    if learned is None:
+        return
+    learning = {*learned.names, *learned.ranks, *LAYER}
+    still = [name for name, _ in net.named_parameters() if _matches(name, part.skip) and name not in learning]
+    if still:
+        raise SelfsameError(
+            f"net.skip: {_few(still)} would be drawn at random and stay so, since net.train leaves them out; add them "
+            "to net.train, or read them from the file"
+        )
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

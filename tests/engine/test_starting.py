@@ -129,6 +129,18 @@ def test_patterns_that_leave_out_nothing_or_everything_are_refused(tmp_path, ski
         started(tmp_path / "w.safetensors", skip=skip)
 
 
+def test_a_layer_that_is_drawn_and_does_not_learn_is_refused(tmp_path):
+    tensors = other_weights()
+    last = list(tensors)[-1].rpartition(".")[0]
+    save_file({name: value for name, value in tensors.items() if not name.startswith(last)}, tmp_path / "w.safetensors")
+    part = {**LENET, "start": str(tmp_path / "w.safetensors"), "skip": [f"{last}.*"]}
+    first = next(iter(tensors)).rpartition(".")[0]
+    with pytest.raises(SelfsameError, match=rf"net\.skip: {last}\.weight.* would be drawn at random and stay so"):
+        build("fedhide", net={**part, "train": [first]})
+    for learns in ({}, {"train": ["last"]}, {"train": ["last"], "adapters": 1}):
+        build("fedhide", net={**part, **learns})
+
+
 def test_what_does_not_fit_is_said_in_one_line(tmp_path):
     tensors = other_weights()
     first, second, *_ = tensors
