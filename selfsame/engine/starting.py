@@ -88,6 +88,9 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
         )
     _check_fit(where, given, wanted)
     fill(net, given)
+    odd = next((name for name, value in net.named_parameters() if not bool(torch.isfinite(value).all())), None)
+    if odd is not None:  # a variance of 0, or a number too large for float32
+        raise SelfsameError(f"{where}: {odd} would not be finite in the network")
 
 
 def check_drawn(net: nn.Module, part: NetPart, learned: Learned | None) -> None:

@@ -21,6 +21,7 @@ from selfsame.errors import SelfsameError
 _OURS = ("selfsame-model-", "selfsame-start-")
 _CONVERTED = "selfsame-encoder-"  # by `selfsame weights convert`: the network's own names
 _INSIDE = ("state_dict", "model_state_dict", "model_state", "model", "net")  # where a .pt file may hold its tensors
+_KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 Tensors = dict[str, Tensor]
 
 
@@ -49,12 +50,22 @@ def read_weights(start: str | Path) -> Weights:
         tensors = _from_pickle(path)
     else:
         tensors, ours = _from_safetensors(path)
-    numbers = {name: value for name, value in tensors.items() if value.is_floating_point()}
-    odd = next((name for name, value in numbers.items() if not bool(torch.isfinite(value).all())), None)
-    if odd is not None:
-        raise SelfsameError(f"{path}: {odd} holds values that are not finite")
+    numbers = {name: value for name, value in tensors.items() if value.is_floating_point() or value.is_complex()}
+    for name, value in numbers.items():
+        _check_numbers(f"{path}: {name}", value)
     others = tuple(name for name in tensors if name not in numbers)
     return Weights(path, numbers, digest, ours, others)
+
+
+def _check_numbers(where: str, value: Tensor) -> None:
+    kind = str(value.dtype).removeprefix("torch.")
+    if value.dtype not in _KINDS or value.layout != torch.strided:
+        known = ", ".join(str(one).removeprefix("torch.") for one in _KINDS)
+        raise SelfsameError(f"{where} is {kind}, and a network begins with {known}; convert the file")
+    if not bool(torch.isfinite(value).all()):
+        raise SelfsameError(f"{where} holds values that are not finite")
+    if where.endswith("running_var") and bool((value < 0).any()):
+        raise SelfsameError(f"{where} holds negative numbers, which are no variances")
 
 
 def _sha256(path: Path) -> str:

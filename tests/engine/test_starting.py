@@ -195,6 +195,31 @@ def test_weights_are_finite_and_those_that_the_recipe_names(tmp_path):
         read_weights(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name, value, line",
+    [
+        ("fc", torch.ones(3).to(torch.float8_e4m3fn), "fc is float8_e4m3fn, and a network begins with float32, float16"),
+        ("fc", torch.ones(3, dtype=torch.complex64), "fc is complex64, and a network begins with"),
+        ("norm.running_var", torch.tensor([1.0, -1e-6]), "norm.running_var holds negative numbers"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_numbers_that_no_network_begins_with_get_one_line(tmp_path, kind, name, value, line):
+    file = tmp_path / f"w.{kind}"
+    (torch.save if kind == "pt" else save_file)({name: value}, file)
+    with pytest.raises(SelfsameError, match=line) as caught:
+        read_weights(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_too_large_for_the_network_get_one_line(tmp_path):
+    first, *_ = tensors = other_weights()
+    tensors[first] = tensors[first].double() * 1e300
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match=f"{re.escape(first)} would not be finite in the network"):
+        started(tmp_path / "w.safetensors")
+
+
 def test_a_recipe_with_names_is_written_and_read():
     recipe = from_mapping({"net": {"start": "a.pt", "rename": {"a b.": "", "c": "d"}, "skip": ["fc.*"]}})
     assert from_mapping(tomllib.loads(to_toml(recipe))) == from_mapping(to_mapping(recipe)) == recipe
