@@ -42,19 +42,27 @@ def read_weights(start: str | Path) -> Weights:
     if path.is_dir():
         path = _of_run(path)
     try:
-        digest = _sha256(path)
+        digest, begins = _sha256(path), _beginning(path)
     except OSError as error:
         raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names a file or a run") from None
-    ours = False
-    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        tensors = _from_pickle(path)
-    else:
+    # By content: endings such as .bin and .ckpt stand for either kind.
+    if begins.startswith((b"PK\x03\x04", b"\x80")):
+        tensors, ours = _from_pickle(path), False
+    elif begins[8:] == b"{":
         tensors, ours = _from_safetensors(path)
+    else:
+        raise SelfsameError(f"{path}: neither a safetensors file nor one of PyTorch (.pt)")
     numbers = {name: value for name, value in tensors.items() if value.is_floating_point() or value.is_complex()}
     for name, value in numbers.items():
         _check_numbers(f"{path}: {name}", value)
     others = tuple(name for name in tensors if name not in numbers)
     return Weights(path, numbers, digest, ours, others)
+
+
+def _beginning(path: Path) -> bytes:
+    """The length of a safetensors file's header and its first character; of a .pt file the mark of its kind."""
+    with path.open("rb") as file:
+        return file.read(9)
 
 
 def _check_numbers(where: str, value: Tensor) -> None:

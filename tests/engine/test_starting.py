@@ -40,14 +40,17 @@ def started(file, **part) -> torch.Tensor:
     return problem.model.net_views(problem.model.first_theta)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt", "pt in a checkpoint"])
-def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind):
+@pytest.mark.parametrize("ending", ["safetensors", "pt", "bin", "ckpt", "weights"])
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "old pt", "pt in a checkpoint"])
+def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind, ending):
+    """Whatever it is called."""
     tensors = other_weights()
-    file = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pt")
+    file = tmp_path / f"weights.{ending}"
     if kind == "safetensors":
         save_file(tensors, file)
     else:
-        torch.save(tensors if kind == "pt" else {"step": 3, "model_state": tensors, "optimizer": {"lr": 1}}, file)
+        held = {"step": 3, "model_state": tensors, "optimizer": {"lr": 1}} if "checkpoint" in kind else tensors
+        torch.save(held, file, _use_new_zipfile_serialization=kind != "old pt")
     views = started(file)
     assert set(views) == set(tensors)
     assert all(torch.equal(views[name], value.double()) for name, value in tensors.items())
@@ -166,9 +169,11 @@ def test_a_whitened_network_starts_nothing_unless_its_layer_is_left_out(tmp_path
     "name, content, line",
     [
         ("absent.pt", None, "cannot be read: No such file"),
-        ("w.pt", b"", "damaged, or holds more than weights"),
-        ("w.pt", b"\x80\x04cos\nsystem\n.", "damaged, or holds more than weights"),
-        ("w.safetensors", b"12345678", "damaged or not a safetensors file"),
+        ("w.pt", b"", "neither a safetensors file nor one of PyTorch"),
+        ("w.pt", b"\x80\x04cos\nsystem\n.", "holds more than weights"),
+        ("w.pt", b"PK\x03\x04 and nothing else", "damaged, or holds more than weights"),
+        ("w.safetensors", b"12345678", "neither a safetensors file nor one of PyTorch"),
+        ("w.safetensors", b"\xff\0\0\0\0\0\0\0{}", "damaged or not a safetensors file"),
     ],
 )
 def test_an_unfit_file_gets_one_line(tmp_path, name, content, line):
