@@ -16,7 +16,7 @@ from selfsame.config.recipe import NetPart
 from selfsame.engine.checkpoint import read_tensors, sealed
 from selfsame.engine.weight_files import Tensors, Weights
 from selfsame.errors import SelfsameError
-from selfsame.files import write
+from selfsame.files import in_order, write
 from selfsame.nets.frozen import fold, without_statistics
 from selfsame.nets.learned import Learned
 from selfsame.nets.tied import fill, under_first_names
@@ -141,7 +141,7 @@ def keep_start(views: Mapping[str, Tensor], digest: str, path: Path) -> None:
     """Write the network that a run begins with, so that nothing else is needed to go on with it."""
     tensors = {f"net.{name}": value.detach().to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": _FORMAT, "of": digest}
-    write(path, save(tensors, metadata=sealed(tensors, meta)))
+    write(path, in_order(save(tensors, metadata=sealed(tensors, meta))))
 
 
 def network_digest(views: Mapping[str, Tensor]) -> str:

@@ -126,10 +126,10 @@ class NormedLinear(nn.Linear):
 class Recurrent(nn.Module):
     """Rows of a picture one after another through a recurrent layer, then a linear one."""
 
-    def __init__(self, shape: tuple[int, ...], width: int, *, kind: str = "LSTM") -> None:
+    def __init__(self, shape: tuple[int, ...], width: int, *, kind: str = "LSTM", narrow: int = 0) -> None:
         super().__init__()
-        self.rnn = getattr(nn, kind)(shape[-1], 5, 2, batch_first=True)
-        self.fc = nn.Linear(5, width)
+        self.rnn = getattr(nn, kind)(shape[-1], 5, 2, batch_first=True, **({"proj_size": narrow} if narrow else {}))
+        self.fc = nn.Linear(narrow or 5, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(self.rnn(x.flatten(1, -2))[0][:, -1])

@@ -151,9 +151,10 @@ def test_engines_agree_on_what_learns(name, steps, part):
     compare(name, people(clients=6), net={**net, **part}, local={"steps": steps}, run={"rounds": 2})
 
 
-@pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}])
+@pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}, {"narrow": 3, "adapters": 1}, {"narrow": 3}])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_recurrent_networks_too(part, steps):
+    """Also with states that are projected (`proj_size`)."""
     net = {"name": "own_nets:Recurrent", "width": 8, **part}
     compare("fedhide", people(clients=6), net=net, local={"steps": steps}, run={"rounds": 2})
 
@@ -181,6 +182,24 @@ def test_what_does_not_learn_stays_and_the_model_file_is_whole(tmp_path, part):
     written, _ = read_tensors(tmp_path / "model.safetensors")
     assert all(torch.equal(written[f"net.{name}"], value) for name, value in views.items())
     assert not any(name.endswith((".up", ".down")) for name in written)
+
+
+@pytest.mark.parametrize("part", [{"adapters": 1}, {"train": ["last"]}])
+def test_projected_states_are_what_the_module_makes_of_them(part):
+    """A matrix more in each layer, `weight_hr`, is adapted and put in its place like the others."""
+    problem = build("softmax", net={"name": "own_nets:Recurrent", "width": 8, "narrow": 3, **part})
+    state, _ = train(problem)
+    model = problem.model
+    assert ("rnn.weight_hr_l1" in model.adapted) == ("adapters" in part)
+    net = Recurrent(problem.federation.shape, 8, narrow=3).double()
+    net.load_state_dict(model.net_views(state.theta_P))
+    x = torch.rand(3, *problem.federation.shape, dtype=torch.float64)
+    assert torch.allclose(net(x), model.embed_eager(state.theta_P, x), rtol=0, atol=1e-12)
+    theta_MP = torch.stack([state.theta_P, model.first_theta])
+    first = Recurrent(problem.federation.shape, 8, narrow=3).double()
+    first.load_state_dict(model.net_views(model.first_theta))
+    wanted = torch.stack([net(x), first(x)])
+    assert torch.allclose(model.embed_each(theta_MP, torch.stack([x, x])), wanted, rtol=0, atol=1e-12)
 
 
 # The pull to where training began

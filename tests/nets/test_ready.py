@@ -360,7 +360,10 @@ def test_a_voice_file_is_converted_and_checked(tmp_path):
     path, encoder, net = voice_file(tmp_path)
     tensors = ready.converted(encoder, path)
     assert all(torch.equal(tensors[name], value) for name, value in net.state_dict().items())
-    ready.save(encoder, tensors, tmp_path / "v.safetensors")
+    for _ in range(8):
+        before = (tmp_path / "v.safetensors").read_bytes() if (tmp_path / "v.safetensors").exists() else None
+        ready.save(encoder, tensors, tmp_path / "v.safetensors")
+        assert before in (None, (tmp_path / "v.safetensors").read_bytes())  # one input, one file
     from safetensors import safe_open
 
     with safe_open(tmp_path / "v.safetensors", "pt") as file:
