@@ -47,7 +47,8 @@ def resolve(recipe: Recipe) -> Recipe:
     net = recipe.net
     own = net.name in ("", data.net)
     options = {
-        **(data.net_options if own else rate_option(net.name, {**data.options, **recipe.data.options})),
+        **{key: value for key, value in (data.net_options if own else {}).items() if key != "rate"},
+        **rate_option(net.name or data.net, {**data.options, **recipe.data.options}),
         **net.options,
     }
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}

@@ -44,7 +44,10 @@ def read_weights(start: str | Path) -> Weights:
     try:
         digest, begins = _sha256(path), _beginning(path)
     except OSError as error:
-        raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names a file or a run") from None
+        seen = "" if path.is_absolute() else ", seen from the current folder"
+        raise SelfsameError(
+            f"{path}: cannot be read: {error.strerror}; net.start names a file or a run{seen}"
+        ) from None
     # By content: endings such as .bin and .ckpt stand for either kind.
     if begins.startswith((b"PK\x03\x04", b"\x80")):
         tensors, ours = _from_pickle(path), False

@@ -93,7 +93,7 @@ def test_what_fits_nothing_gets_one_line():
     with pytest.raises(SelfsameError, match=r"net\.adapters: no matrix .* is left to adapt"):
         choose_learned(example(), ("all",), 2, SHAPE)
     with pytest.raises(SelfsameError, match=r"net\.adapters: of rank 8 they hold 1,195 numbers and their .* 1,134;"):
-        choose_learned(example(), ("4", "norms"), 8, SHAPE)  # 6 (6 + 9) + 5 (5 + 216), where 6 x 9 + 5 x 216 are adapted
+        choose_learned(example(), ("4", "norms"), 8, SHAPE)  # 6 (6 + 9) + 5 (5 + 216), and 6 x 9 + 5 x 216
     with pytest.raises(SelfsameError, match=r"net\.adapters: must be at least 0"):
         from_mapping({"net": {"adapters": -1}})
     assert from_mapping({"net": {"train": "last"}}).net.train == ("last",)
