@@ -44,15 +44,13 @@ def read_weights(start: str | Path) -> Weights:
     try:
         digest, begins = _sha256(path), _beginning(path)
     except OSError as error:
-        seen = "" if path.is_absolute() else ", seen from the current folder"
-        raise SelfsameError(
-            f"{path}: cannot be read: {error.strerror}; net.start names a file or a run{seen}"
-        ) from None
+        named = "a file or a run" if path.is_absolute() else "a file or a run, seen from the current folder"
+        raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names {named}") from None
     # By content: endings such as .bin and .ckpt stand for either kind.
-    if begins.startswith((b"PK\x03\x04", b"\x80")):
-        tensors, ours = _from_pickle(path), False
-    elif begins[8:] == b"{":
+    if begins[8:] == b"{":  # before it stands a length, which may begin like anything
         tensors, ours = _from_safetensors(path)
+    elif begins.startswith((b"PK\x03\x04", b"\x80")):
+        tensors, ours = _from_pickle(path), False
     else:
         raise SelfsameError(f"{path}: neither a safetensors file nor one of PyTorch (.pt)")
     numbers = {name: value for name, value in tensors.items() if value.is_floating_point() or value.is_complex()}

@@ -95,7 +95,7 @@ def own_distance(name: str) -> str:
 
 
 def own_rate(name: str) -> int:
-    """The samples a second that a network of recordings expects unless its option `rate` says others; 0: no such option.
+    """The samples a second that a network of recordings expects unless its option `rate` says others; 0: has none.
 
     One of ours has it as the default of that option, another says it in `own_rate`.
     """

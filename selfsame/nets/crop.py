@@ -71,9 +71,7 @@ class EyesAt(nn.Module):
         if not inside or eyes[:2] == eyes[2:]:
             raise SelfsameError(f"eyes must be two places (x, y, x, y) in pictures of {width}x{height}, got {eyes}")
         if max(eyes) <= 1:
-            raise SelfsameError(
-                f"eyes are in pixels of pictures of {width}x{height}, not in shares of a side, got {eyes}"
-            )
+            raise SelfsameError(f"eyes are in pixels of pictures of {width}x{height}, not in shares of it, got {eyes}")
         if eyes[0] >= eyes[2]:
             raise SelfsameError(f"eyes: the left one in the picture comes first (x, y, x, y), got {eyes}")
         self.size = size

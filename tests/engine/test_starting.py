@@ -56,6 +56,15 @@ def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind, ending):
     assert all(torch.equal(views[name], value.double()) for name, value in tensors.items())
 
 
+def test_a_header_whose_length_begins_like_a_pickle_is_a_header(tmp_path):
+    file = tmp_path / "w.bin"
+    for wide in range(0, 256, 8):
+        save_file({"a": torch.ones(2)}, file, metadata={"wide": " " * wide})
+        if file.read_bytes()[0] == 0x80:
+            break
+    assert file.read_bytes()[0] == 0x80 and set(read_weights(file).tensors) == {"a"}
+
+
 @pytest.mark.parametrize(
     "name, beside",
     [

@@ -85,7 +85,7 @@ def test_eyes_that_are_none_get_one_line(eyes):
     [
         ((7, 5, 3, 2), "the left one in the picture comes first"),  # the face would stand on its head
         ((3, 2, 3, 6), "the left one in the picture comes first"),  # or lie on its side
-        ((0, 0, 1, 0), "in pixels of pictures of 11x9, not in shares of a side"),
+        ((0, 0, 1, 0), "in pixels of pictures of 11x9, not in shares of it"),
         ((0.3, 0.4, 0.7, 0.4), "expected a list of whole numbers"),
     ],
 )
