@@ -109,7 +109,8 @@ def _from_safetensors(path: Path) -> tuple[Tensors, bool]:
 
 def _from_pickle(path: Path) -> Tensors:
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:  # by its name PyTorch would guess at its kind
+            found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
         more = re.search(r"GLOBAL (\S{1,80}) was not", str(error))
         if more:
