@@ -36,7 +36,9 @@ def under_first_names(net: nn.Module, tensors: Mapping[str, Tensor], where: str)
     """A file's tensors, each under the first name that the network has for it, also where its layer is shared."""
     layers: dict[nn.Module, str] = {}
     places = {name: layers.setdefault(layer, name) for name, layer in net.named_modules(remove_duplicate=False)}
-    further, out, found = further_names(net), {}, {}
+    further = further_names(net)
+    out: dict[str, Tensor] = {}
+    found: dict[str, str] = {}
     for name, value in tensors.items():
         place, dot, own = name.rpartition(".")
         first = further.get(name) or places.get(place, place) + dot + own
