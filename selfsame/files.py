@@ -52,6 +52,16 @@ def write(path: Path, data: bytes | str, *, private: bool = False, executable: b
     sync_folder(path.parent)
 
 
+def in_order(file: bytes) -> bytes:
+    """A safetensors file with its metadata in order: the library's order changes from call to call."""
+    end = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + file[end:]
+
+
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """An error of a write names the file, which the system does not where the disk is full."""

@@ -82,6 +82,8 @@ def _update_words(method: str, given: dict[str, dict[str, Any]], settings: list[
     from selfsame.engine.setup import prepare
 
     problem = prepare(make_recipe(method, None, given, settings))
+    if not problem.method.federated:
+        return "a network update: none, since every device trains a network of its own and sends nothing"
     model, sums = problem.model, problem.recipe.sums
     head = model.parameters - model.size
     wide = sums.bits // 8 if sums.aggregation == "masked" else 4

@@ -57,9 +57,11 @@ def evaluate(
         protocol_tables,
         user_sheet,
     )
+    from selfsame.report.html import write_report
     from selfsame.runs.assess import assess
     from selfsame.runs.elsewhere import elsewhere
     from selfsame.runs.run import open_run
+    from selfsame.runs.summary import read_view
     from selfsame.runs.untrained import untrained_run
 
     if run is not None and not (net or start or data or settings):
@@ -88,6 +90,8 @@ def evaluate(
             result["elsewhere"] = elsewhere(opened, also, there, options, trials, bootstrap, seed)
     write_json(folder / "evaluation.json", result)
     write(folder / "evaluation.html", evaluation_page(result))
+    if also is not None and folder == run and (run / "result.json").is_file():
+        write_report([read_view(run)], run / "report.html", f"{opened.title} on {opened.problem.federation.name}")
     console = _console()
     for table in (*protocol_tables(result, console.width), user_sheet(result).terminal()):
         console.print(table)

@@ -84,6 +84,7 @@ def compare(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    start_from: StartFrom = None,
     out: Out = None,
     quiet: Quiet = False,
 ) -> None:
@@ -102,7 +103,10 @@ def compare(
         raise SelfsameError("--methods: name at least one")
     if len({short_title(name) for name in chosen}) < len(chosen):
         raise SelfsameError(f"--methods {names}: names a method twice")
-    given = given_tables(data, path, rounds=rounds, seed=seed, device=device, precision=precision, compile=compile)
+    given = given_tables(
+        data, path, None, start_from,
+        rounds=rounds, seed=seed, device=device, precision=precision, compile=compile,
+    )  # fmt: skip
     recipes, advised = recipes_of(chosen, given, settings or [])
     tell(advised, quiet)
     part = recipes[0].data

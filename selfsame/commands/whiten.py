@@ -72,7 +72,7 @@ def whiten(
             recipe = placed(before.recipe)
         terms = terms_of(before)
         with whole_folder(folder) as draft:
-            after = whiten_run(before, recipe, draft, share, status.update, trust_code, noise)
+            after = whiten_run(before, recipe, draft, share, status.update, noise)
             status.update("measuring")
             found = compared(before, after, trials, bootstrap, seed, noise)
     console = Console()

@@ -185,7 +185,7 @@ class Agreement(Agreed):
             load_kept(made, start)
             if network_digest(dict(made.named_parameters())) != self.first:
                 raise SelfsameError(f"{start}: not the network that this run begins with")
-        return Model(made, head, Machine(dtype=self.dtype), learned_of(net, made, 0))
+        return Model(made, head, Machine(dtype=self.dtype), learned_of(net, made, self.shape, 0))
 
 
 def _first(problem: Problem) -> str:

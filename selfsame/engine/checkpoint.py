@@ -19,7 +19,7 @@ from selfsame.config.recipe import to_toml
 from selfsame.engine.problem import Problem
 from selfsame.engine.state import State
 from selfsame.errors import SelfsameError
-from selfsame.files import write
+from selfsame.files import in_order, write
 from selfsame.methods.base import Fields
 
 FORMAT = "selfsame-state-3"
@@ -120,14 +120,4 @@ def save_model(problem: Problem, theta_P: Tensor, path: Path) -> None:
     views |= {f"head.{name}": value for name, value in model.head_views(theta_P).items()}
     tensors = {name: value.to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": MODEL, "recipe": to_toml(problem.recipe)}
-    write(path, _sorted_header(save(tensors, metadata=sealed(tensors, meta))))
-
-
-def _sorted_header(file: bytes) -> bytes:
-    """The same safetensors file with its metadata in order: the library's order changes from call to call."""
-    end = 8 + int.from_bytes(file[:8], "little")
-    header = json.loads(file[8:end])
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + file[end:]
+    write(path, in_order(save(tensors, metadata=sealed(tensors, meta))))

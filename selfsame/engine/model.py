@@ -16,6 +16,7 @@ from selfsame.methods.base import Fields
 from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fast import Passes, passes_for
 from selfsame.nets.learned import DOWN, UP, Learned
+from selfsame.nets.tied import further_names, tie
 
 _HERE = Machine()
 _CACHED = 2**16  # numbers in a piece of a batch on the CPU
@@ -105,7 +106,9 @@ class Model:
             if name not in learning
         }
         self.adapted = () if learned is None else tuple(learned.ranks)
+        shared = further_names(net)
         self.net = net.to("meta")  # only its structure is used: a forgotten theta would fail loudly
+        tie(self.net, shared)
         self.compiled = machine.compile
         sizes = zip(self.layout.names, self.layout.shapes, strict=True)
         shapes = {name.removeprefix("net."): shape for name, shape in sizes if name.startswith("net.")}

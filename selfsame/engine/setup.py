@@ -24,11 +24,13 @@ from selfsame.engine.polls import check_polls
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
 from selfsame.engine.ranks.shards import check_shards
-from selfsame.engine.starting import KEPT, keep_start, load_kept, load_weights, read_weights
+from selfsame.engine.starting import KEPT, check_drawn, keep_start, load_kept, load_weights
 from selfsame.engine.sums import check_sums, with_sums
+from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.learned import Learned, choose_learned
+from selfsame.nets.tied import fill
 from selfsame.streams import Stream
 
 
@@ -45,7 +47,8 @@ def resolve(recipe: Recipe) -> Recipe:
     net = recipe.net
     own = net.name in ("", data.net)
     options = {
-        **(data.net_options if own else rate_option(net.name, {**data.options, **recipe.data.options})),
+        **{key: value for key, value in (data.net_options if own else {}).items() if key != "rate"},
+        **rate_option(net.name or data.net, {**data.options, **recipe.data.options}),
         **net.options,
     }
     options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
@@ -106,7 +109,7 @@ def _begun(
         part = replace(part, digest=ranks.hear(part.digest))
         first = {name: value.detach().to(choose_machine(recipe.run).device) for name, value in net.named_parameters()}
         ranks.broadcast(first)
-        net.load_state_dict(first)
+        fill(net, first)
     return replace(recipe, net=part), net
 
 
@@ -158,7 +161,10 @@ def prepare(
     check_split(recipe, method, cohort_size(recipe, federation.clients), federation.clients)
     recipe, net = _begun(recipe, federation.shape, width, ranks, folder)
     head = method.begin_head(world, Stream.named(recipe.run.seed, "head", torch.zeros(1, dtype=torch.int64)))
-    model = Model(net, head, choose_machine(recipe.run), learned_of(recipe.net, net, recipe.run.seed))
+    learned = learned_of(recipe.net, net, federation.shape, recipe.run.seed)
+    if recipe.net.start and (folder is None or not (folder / KEPT).is_file()):
+        check_drawn(net, recipe.net, learned)
+    model = Model(net, head, choose_machine(recipe.run), learned)
     if recipe.net.keep and isinstance(method, methods.SplitLoss):
         raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
@@ -194,10 +200,10 @@ def set_options(recipe: Recipe, world: methods.World) -> dict[str, Any]:
     return found
 
 
-def learned_of(part: NetPart, net: nn.Module, seed: int) -> Learned | None:
-    """What of the network learns; None: everything."""
+def learned_of(part: NetPart, net: nn.Module, shape: tuple[int, ...], seed: int) -> Learned | None:
+    """What of the network, for samples of `shape`, learns; None: everything."""
     plain = not part.adapters and not part.whitened and (not part.train or "all" in part.train)
-    return None if plain else choose_learned(net, part.train, part.adapters, seed)
+    return None if plain else choose_learned(net, part.train, part.adapters, shape, seed)
 
 
 def keep_first(problem: Problem, folder: Path) -> None:

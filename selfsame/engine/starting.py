@@ -1,125 +1,67 @@
-"""The weights that a network begins with: read from a file or a run's folder, renamed, and held against the network."""
+"""The weights that a network begins with: renamed, held against the network, and kept in a run's folder."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from selfsame.config.recipe import NetPart
 from selfsame.engine.checkpoint import read_tensors, sealed
+from selfsame.engine.weight_files import Tensors, Weights
 from selfsame.errors import SelfsameError
-from selfsame.files import write
-from selfsame.nets.frozen import fold
+from selfsame.files import in_order, write
+from selfsame.nets.frozen import fold, without_statistics
+from selfsame.nets.learned import Learned
+from selfsame.nets.tied import fill, under_first_names
 from selfsame.nets.whitened import LAYER
 
 KEPT = "start.safetensors"  # in a run's folder: the network that it began with
 _FORMAT = "selfsame-start-1"
-_OURS = ("selfsame-model-", "selfsame-start-")
-_CONVERTED = "selfsame-encoder-"  # by `selfsame weights convert`: the network's own names
-_INSIDE = ("state_dict", "model_state_dict", "model_state", "model", "net")  # where a .pt file may hold its tensors
 _NAMED = 4  # tensors of a kind that an error names
-Tensors = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Named tensors and the digest of the file that they come from."""
-
-    file: Path
-    tensors: Tensors
-    digest: str
-
-
-def read_weights(start: str | Path) -> Weights:
-    """The tensors of a safetensors file, of a .pt file, read without running what it holds, or of a run's folder."""
-    path = Path(start).expanduser()
-    if path.is_dir():
-        path = _of_run(path)
-    try:
-        digest = _sha256(path)
-    except OSError as error:
-        raise SelfsameError(f"{path}: cannot be read: {error.strerror}; net.start names a file or a run") from None
-    tensors = _from_pickle(path) if path.suffix in (".pt", ".pth", ".bin", ".ckpt") else _from_safetensors(path)
-    numbers = {name: value for name, value in tensors.items() if value.is_floating_point()}
-    odd = next((name for name, value in numbers.items() if not bool(torch.isfinite(value).all())), None)
-    if odd is not None:
-        raise SelfsameError(f"{path}: {odd} holds values that are not finite")
-    return Weights(path, numbers, digest)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _of_run(folder: Path) -> Path:
-    file = folder / "model.safetensors"
-    if file.is_file():
-        return file
-    if (folder / "recipe.toml").is_file():
-        raise SelfsameError(f"{folder}: the run has no network yet; `selfsame resume {folder}` goes on with it")
-    raise SelfsameError(f"{folder}: not a finished run (no model.safetensors in it)")
-
-
-def _from_safetensors(path: Path) -> Tensors:
-    try:
-        with safe_open(path, framework="pt") as file:
-            form = (file.metadata() or {}).get("format", "")
-            if not form.startswith("selfsame-") or form.startswith(_CONVERTED):
-                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise SelfsameError(f"{path}: damaged or not a safetensors file ({error})") from None
-    if not form.startswith(_OURS):
-        raise SelfsameError(f"{path}: holds no network ({form}); name the folder of its run")
-    found, _ = read_tensors(path)
-    return {name.removeprefix("net."): value for name, value in found.items() if name.startswith("net.")}
-
-
-def _from_pickle(path: Path) -> Tensors:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
-        raise SelfsameError(f"{path}: damaged, or holds more than weights ({type(error).__name__})") from None
-    return _tensors_in(found, path)
-
-
-def _tensors_in(found: Any, path: Path) -> Tensors:
-    """The table of tensors that a .pt file is, or that it holds beside other things."""
-    if isinstance(found, Mapping) and any(isinstance(value, Tensor) for value in found.values()):
-        return {str(name): value.detach() for name, value in found.items() if isinstance(value, Tensor)}
-    inside = found if isinstance(found, Mapping) else {}
-    held = {str(name): value for name, value in inside.items() if isinstance(value, Mapping)}
-    for name in (*_INSIDE, *(held if len(held) == 1 else ())):
-        if any(isinstance(value, Tensor) for value in held.get(name, {}).values()):
-            return _tensors_in(held[name], path)
-    raise SelfsameError(f"{path}: no table of tensors by name in it, nor under {', '.join(_INSIDE)}")
-
-
-def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str], where: str) -> Tensors:
-    """The tensors under this network's names: the longest beginning that is in the map is replaced."""
-    out: Tensors = {}
-    for name, value in tensors.items():
+def renamed(tensors: Iterable[str], names: Mapping[str, str], where: str) -> dict[str, str]:
+    """The file's names and this network's: the longest beginning that is in the map is replaced."""
+    out = {}
+    for name in tensors:
         old = max((key for key in names if name.startswith(key)), key=len, default="")
-        new = names.get(old, "") + name[len(old) :] if old in names else name
-        if new in out:
-            raise SelfsameError(f"{where}: net.rename gives two tensors the name {new}")
-        out[new] = value
-    idle = [key for key in names if not any(name.startswith(key) for name in tensors)]
+        out[name] = names[old] + name[len(old) :] if old in names else name
+    idle = [key for key in names if not any(name.startswith(key) for name in out)]
     if idle:
         raise SelfsameError(f"{where}: no tensor's name begins with {_few(idle)} (net.rename)")
     return out
+
+
+def _left(net: nn.Module, part: NetPart, weights: Weights) -> Tensors:
+    """The file's tensors under the network's names, without those whose name, before or after, is left out."""
+    names = renamed(weights.tensors, part.rename, str(weights.file))
+    _check_skip(net, part, weights, {*names, *names.values(), *weights.others})
+    skip = (*part.skip, *getattr(net, "unused", ()))
+    out: Tensors = {}
+    for old, new in names.items():
+        if _matches(old, skip) or _matches(new, skip):
+            continue
+        if new in out:
+            raise SelfsameError(f"{weights.file}: net.rename gives two tensors the name {new}")
+        out[new] = weights.tensors[old]
+    return out
+
+
+def _check_skip(net: nn.Module, part: NetPart, weights: Weights, names: set[str]) -> None:
+    """Refuse patterns that leave out nothing of the file's names and the network's, or everything."""
+    own = {name for name, _ in net.named_parameters()}
+    idle = [pattern for pattern in part.skip if not any(_matches(name, (pattern,)) for name in names | own)]
+    if idle:
+        raise SelfsameError(f"{weights.file}: nothing in it or in the network is called {_few(idle)} (net.skip)")
+    if all(_matches(name, part.skip) for name in own):
+        raise SelfsameError(f"{weights.file}: net.skip leaves out all of the network, so that nothing would be read")
 
 
 def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
@@ -130,19 +72,38 @@ def load_weights(net: nn.Module, part: NetPart, weights: Weights) -> None:
             f"{part.digest[:12]}...)"
         )
     where = str(weights.file)
-    skip = (*part.skip, *getattr(net, "unused", ()))
-    given = {name: value for name, value in weights.tensors.items() if not _matches(name, skip)}
-    given = fold(net, renamed(given, part.rename, where))
+    given = under_first_names(net, _left(net, part, weights), where)
     wanted = {name: value for name, value in net.named_parameters() if not _matches(name, part.skip)}
+    lacks = [] if weights.ours else without_statistics(net, wanted, given)
+    if lacks:
+        raise SelfsameError(
+            f"{where}: holds no statistics of batch norms, without which they cannot be frozen: {_few(lacks)} missing; "
+            "save all of the network's state_dict()"
+        )
+    given = {name: value for name, value in fold(net, given).items() if not _matches(name, part.skip)}
     if set(LAYER) & set(given) - set(wanted):
         raise SelfsameError(
             f"{where}: was whitened, and training goes on without that layer; start with the run that it was made of, "
             'or leave the layer out (net.skip = ["whitening_*"]) and whiten the new run'
         )
     _check_fit(where, given, wanted)
-    with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(given[name])
+    fill(net, given)
+    odd = next((name for name, value in net.named_parameters() if not bool(torch.isfinite(value).all())), None)
+    if odd is not None:  # a variance of 0, or a number too large for float32
+        raise SelfsameError(f"{where}: {odd} would not be finite in the network")
+
+
+def check_drawn(net: nn.Module, part: NetPart, learned: Learned | None) -> None:
+    """Refuse a layer that is drawn at random, since the weights are not read, and that would stay so."""
+    if learned is None:
+        return
+    learning = {*learned.names, *learned.ranks, *LAYER}
+    still = [name for name, _ in net.named_parameters() if _matches(name, part.skip) and name not in learning]
+    if still:
+        raise SelfsameError(
+            f"net.skip: {_few(still)} would be drawn at random and stay so, since net.train leaves them out; add them "
+            "to net.train, or read them from the file"
+        )
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:
@@ -180,7 +141,7 @@ def keep_start(views: Mapping[str, Tensor], digest: str, path: Path) -> None:
     """Write the network that a run begins with, so that nothing else is needed to go on with it."""
     tensors = {f"net.{name}": value.detach().to("cpu").contiguous() for name, value in views.items()}
     meta = {"format": _FORMAT, "of": digest}
-    write(path, save(tensors, metadata=sealed(tensors, meta)))
+    write(path, in_order(save(tensors, metadata=sealed(tensors, meta))))
 
 
 def network_digest(views: Mapping[str, Tensor]) -> str:
@@ -201,6 +162,4 @@ def load_kept(net: nn.Module, path: Path) -> None:
     given = {name.removeprefix("net."): value for name, value in found.items()}
     given = {name: value for name, value in given.items() if name in wanted or name not in LAYER}
     _check_fit(str(path), given, wanted)
-    with torch.no_grad():
-        for name, value in wanted.items():
-            value.copy_(given[name])
+    fill(net, given)

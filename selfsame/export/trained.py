@@ -25,6 +25,7 @@ from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
 from selfsame.nets.fastresnet import FastResNet34
 from selfsame.nets.mel import WithMel
+from selfsame.nets.tied import fill
 from selfsame.runs.run import with_data
 
 _CLOSE = 1e-9  # between two computations of a score in float64
@@ -71,7 +72,7 @@ def network(chosen: Recipe, federation: Federation, method: LocalLoss, views: di
     wanted = {name: p.shape for name, p in net.named_parameters()}
     if wanted != {name: value.shape for name, value in views.items()}:
         raise SelfsameError(f"{chosen.net.name}: the stored parameters do not fit the recipe beside them")
-    net.load_state_dict({name: value.to("cpu", torch.float32).contiguous() for name, value in views.items()})
+    fill(net, views)
     if not all(bool(torch.isfinite(p).all()) for p in net.parameters()):
         raise SelfsameError(f"{chosen.net.name}: the stored parameters are not finite")
     return net.eval().requires_grad_(False)

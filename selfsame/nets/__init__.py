@@ -81,26 +81,34 @@ def register(name: str, factory: Factory) -> None:
 
 def takes_full_scale(name: str) -> bool:
     """Whether the network wants samples as they are, full scale 1, and no others: its factory says `full_scale`."""
-    try:
-        factory = imported_factory(name) if ":" in name and name not in NETS else NETS.get(name)
-    except SelfsameError:
-        return False  # said where it is built
-    return bool(getattr(factory, "full_scale", False))
+    return bool(_said(name, "full_scale", False))
 
 
 def own_width(name: str) -> int:
-    """The width that a network's published weights have; 0: any."""
-    return int(getattr(NETS.get(name), "own_width", 0))
+    """The width that a network's published weights have, as its factory says in `own_width`; 0: any."""
+    return int(_said(name, "own_width", 0))
 
 
 def own_distance(name: str) -> str:
-    """How embeddings by a network's published weights are compared: cosine or euclidean."""
-    return str(getattr(NETS.get(name), "own_distance", "cosine"))
+    """How embeddings by a network's published weights are compared: its factory's `own_distance`, or by cosine."""
+    return str(_said(name, "own_distance", "cosine"))
 
 
 def own_rate(name: str) -> int:
-    """The samples a second that a network of recordings expects unless it is told; 0: it does not ask."""
-    return int(options_of(NETS[name]).get("rate", 0)) if name in _OURS else 0
+    """The samples a second that a network of recordings expects unless its option `rate` says others; 0: has none.
+
+    One of ours has it as the default of that option, another says it in `own_rate`.
+    """
+    return int(options_of(NETS[name]).get("rate", 0) if name in _OURS else _said(name, "own_rate", 0))
+
+
+def _said(name: str, what: str, otherwise: Any) -> Any:
+    """What the factory of a network says of it, as an attribute."""
+    try:
+        factory = imported_factory(name) if ":" in name and name not in NETS else NETS.get(name)
+    except SelfsameError:
+        return otherwise  # said where it is built
+    return getattr(factory, what, otherwise)
 
 
 def size(name: str, shape: tuple[int, ...], width: int, **options: Any) -> int:

@@ -70,6 +70,10 @@ class EyesAt(nn.Module):
         inside = len(eyes) == 4 and all(0 <= eyes[n] < (width, height)[n % 2] for n in range(4))
         if not inside or eyes[:2] == eyes[2:]:
             raise SelfsameError(f"eyes must be two places (x, y, x, y) in pictures of {width}x{height}, got {eyes}")
+        if max(eyes) <= 1:
+            raise SelfsameError(f"eyes are in pixels of pictures of {width}x{height}, not in shares of it, got {eyes}")
+        if eyes[0] >= eyes[2]:
+            raise SelfsameError(f"eyes: the left one in the picture comes first (x, y, x, y), got {eyes}")
         self.size = size
         # In complex numbers a turn, a scale and a move is z -> a z + b.
         here = complex(*eyes[:2]), complex(*eyes[2:])

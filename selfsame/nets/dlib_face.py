@@ -32,6 +32,8 @@ BLOCKS = (
 class ScaledConv(nn.Module):
     """A convolution, then a gain and a shift for every channel; without padding where it has a stride."""
 
+    frozen_norm: ClassVar[tuple[str, ...]] = ("gain", "shift")  # what its norm is at inference
+
     def __init__(self, before: int, after: int, kernel: int, stride: int = 1) -> None:
         super().__init__()
         padding = kernel // 2 if stride == 1 else 0

@@ -14,11 +14,13 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from selfsame.errors import SelfsameError
 from selfsame.nets.frozen import ChannelAffine
+from selfsame.nets.probing import last_used
+from selfsame.nets.tied import further_names
 from selfsame.nets.whitened import LAYER
 
 PRESETS = ("all", "last", "norms")
 UP, DOWN = ".up", ".down"  # of the matrix that an adapter belongs to
-_NORMS = (nn.GroupNorm, nn.LayerNorm, _InstanceNorm, ChannelAffine)
+_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _InstanceNorm, ChannelAffine)
 _ADAPTED = (nn.Linear, _ConvNd, nn.RNNBase)
 _NAMED = 6  # parameters that an error names
 
@@ -43,14 +45,17 @@ class Learned:
         return out
 
 
-def choose_learned(net: nn.Module, patterns: tuple[str, ...], rank: int, seed: int = 0) -> Learned:
+def choose_learned(
+    net: nn.Module, patterns: tuple[str, ...], rank: int, shape: tuple[int, ...], seed: int = 0
+) -> Learned:
     """The parameters that these patterns and presets name, and adapters of `rank` for the other matrices.
 
-    No pattern means all parameters, or, with adapters, none.
+    No pattern means all parameters, or, with adapters, none. `shape` is that of a sample. A parameter that several
+    layers share has its first name.
     """
     names = [name for name, _ in net.named_parameters() if name not in LAYER]
     patterns = patterns or (() if rank else ("all",))
-    chosen = {name for pattern in patterns for name in _fitting(net, names, pattern)}
+    chosen = {name for pattern in patterns for name in _fitting(net, names, pattern, shape)}
     ranks = _ranks(net, chosen, rank) if rank else {}
     if rank and not ranks:
         raise SelfsameError("net.adapters: no matrix of a linear, convolution or recurrent layer is left to adapt")
@@ -70,15 +75,16 @@ def fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
 
 
-def _fitting(net: nn.Module, names: list[str], pattern: str) -> list[str]:
+def _fitting(net: nn.Module, names: list[str], pattern: str, shape: tuple[int, ...]) -> list[str]:
     if pattern == "all":
         return names
     if pattern == "last":
-        found = _last(net)
+        found = _last(net, shape)
     elif pattern == "norms":
-        found = [name for module, name, _ in _owned(net) if isinstance(module, _NORMS)]
+        found = [name for module, name, _ in _owned(net) if _normalises(module, name)]
     else:
-        found = [name for name in names if fits(name, pattern)]
+        further = further_names(net)
+        found = [further.get(name, name) for name in (*names, *further) if fits(name, pattern)]
     if not found:
         few = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
         raise SelfsameError(f"net.train: nothing fits {pattern!r}; known: {', '.join(PRESETS)}, and names: {few}")
@@ -86,19 +92,47 @@ def _fitting(net: nn.Module, names: list[str], pattern: str) -> list[str]:
 
 
 def _owned(net: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
-    """Every parameter that may learn once, with the module that holds it."""
+    """Every parameter that may learn, with each module that holds it."""
+    further = further_names(net)
     for place, module in net.named_modules():
-        for name, value in module.named_parameters(recurse=False):
-            if place or name not in LAYER:
-                yield module, f"{place}.{name}" if place else name, value
+        for own, value in module.named_parameters(recurse=False):
+            name = f"{place}.{own}" if place else own
+            if name not in LAYER:
+                yield module, further.get(name, name), value
 
 
-def _last(net: nn.Module) -> list[str]:
-    """The parameters of the last layer that has a matrix, and of what follows it."""
+def _normalises(module: nn.Module, name: str) -> bool:
+    """Whether this parameter is a gain or a shift of a norm: PyTorch's, or one that is called so and has no matrix."""
+    if isinstance(module, _NORMS) or name.rpartition(".")[2] in getattr(module, "frozen_norm", ()):
+        return True
+    named = "norm" in type(module).__name__.lower()
+    return named and all(value.dim() < 2 for value in module.parameters(recurse=False))
+
+
+def _last(net: nn.Module, shape: tuple[int, ...]) -> list[str]:
+    """The parameters of the layer whose matrix a pass uses last, and those that it uses from there on.
+
+    Of a recurrent layer those of its top; of a module that holds other layers too, not what it uses before them.
+    """
     owned = list(_owned(net))
-    final = next((module for module, _, value in reversed(owned) if value.dim() > 1), None)
-    begin = next((place for place, (module, *_) in enumerate(owned) if module is final), 0)
-    return [name for _, name, _ in owned[begin:]]
+    when = last_used(net, shape)
+    if not when:  # compiled modules do not show what they do: in the order in which layers are declared
+        when = {value: place for place, (*_, value) in enumerate(owned)}
+    matrices = [
+        (when[value], place)
+        for place, (module, name, value) in enumerate(owned)
+        if value.dim() > 1 and value in when and not _normalises(module, name)
+    ]
+    begin, place = max(matrices, default=(0, 0))
+    final = owned[place][0]
+    whole = not any(True for child in final.children() for _ in child.parameters())
+
+    def learns(module: nn.Module, name: str, value: Tensor) -> bool:
+        if module is final and isinstance(module, nn.RNNBase):
+            return name.removesuffix("_reverse").endswith(f"_l{module.num_layers - 1}")
+        return when.get(value, -1) >= begin or (module is final and whole)
+
+    return [name for module, name, value in owned if learns(module, name, value)]
 
 
 def _ranks(net: nn.Module, chosen: set[str], rank: int) -> dict[str, int]:

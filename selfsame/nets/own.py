@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from selfsame.errors import SelfsameError
 from selfsame.fields import imported, in_one_line, short_name
 from selfsame.nets.coupling import batch_coupled
-from selfsame.nets.frozen import freeze
+from selfsame.nets.frozen import alike, check_norms, freeze
+from selfsame.nets.probing import probe
 
 Factory = Callable[..., nn.Module]  # factory(shape, width, **options)
 
@@ -40,10 +41,15 @@ def make(
         raise
     except Exception as error:
         raise SelfsameError(f"fails to build for samples of shape {shape}: {in_one_line(error)}") from error
-    if isinstance(net, nn.Module):
-        net = freeze(net, started)
+    if not isinstance(net, nn.Module):
+        raise SelfsameError(f"the factory must return an nn.Module, got {type(net).__name__}")
+    if next(net.parameters(), None) is None:
+        raise SelfsameError("has no parameters to train")
+    x = probe(net, shape)
+    wanted = _tried(lambda: check_norms(net, x, started), x)
+    net = freeze(net, started)
     _check_structure(net)
-    _check_output(net, shape, width)
+    _check_output(net, x, width, wanted)
     return net
 
 
@@ -59,39 +65,45 @@ def _check_signature(factory: Factory, options: dict[str, Any]) -> None:
         raise SelfsameError(f"called as factory(shape, width, **options), but {error}") from error
 
 
-def _check_structure(net: object) -> None:
-    if not isinstance(net, nn.Module):
-        raise SelfsameError(f"the factory must return an nn.Module, got {type(net).__name__}")
+def _check_structure(net: nn.Module) -> None:
     coupled = batch_coupled(net)
     if coupled is not None:
         raise SelfsameError(
             f"layer {coupled} makes samples depend on one another or on chance; use group norm and no dropout, or, for "
             "a batch norm, weights to start from (net.start), with which it is frozen"
         )
-    if next(net.parameters(), None) is None:
-        raise SelfsameError("has no parameters to train")
     buffer = next((name for name, _ in net.named_buffers()), None)
     if buffer is not None:
         raise SelfsameError(f"buffer {buffer!r} would be lost, parameters alone are kept; compute it in forward")
 
 
-def _check_output(net: nn.Module, shape: tuple[int, ...], width: int) -> None:
-    """Two samples together and one by one, so that a wrong width or a hidden coupling is found before a run."""
-    ramp = torch.linspace(0, 1, max(torch.Size(shape).numel(), 1)).reshape(shape)  # fits pixels, and indices too
-    x = torch.stack([ramp, 1 - ramp]).to(next(net.parameters()).dtype)
+def _check_output(net: nn.Module, x: Tensor, width: int, wanted: Any) -> None:
+    """Two samples together and one by one, so that a wrong width or a hidden coupling is found before a run.
+
+    `wanted` is what the factory's network gives for them in eval().
+    """
+    before = torch.get_rng_state()
     together = _embed(net, x)
     if not isinstance(together, Tensor) or tuple(together.shape) != (2, width):
         got = tuple(together.shape) if isinstance(together, Tensor) else type(together).__name__
         raise SelfsameError(f"two samples must give a tensor of shape (2, {width}), got {got}")
-    apart = torch.cat([_embed(net, x[:1]), _embed(net, x[1:])])
-    close = 1e-3 * float(together.abs().max().nan_to_num()) + 1e-6
-    if together.shape != apart.shape or not torch.allclose(together, apart, rtol=0, atol=close, equal_nan=True):
+    if not torch.equal(torch.get_rng_state(), before):
+        raise SelfsameError("draws at random in its forward pass, as dropout does in training; leave that out")
+    if not alike(together, torch.cat([_embed(net, x[:1]), _embed(net, x[1:])])):
         raise SelfsameError("a sample's embedding changes with the other samples of its batch, or from call to call")
+    if not isinstance(wanted, Tensor) or not alike(wanted, together):
+        raise SelfsameError("gives something else in training than in eval(), and it is trained and used as one thing")
 
 
 def _embed(net: nn.Module, x: Tensor) -> Any:
+    with torch.no_grad():
+        return _tried(lambda: net(x), x)
+
+
+def _tried(work: Callable[[], Any], x: Tensor) -> Any:
     try:
-        with torch.no_grad():
-            return net(x)
+        return work()
+    except SelfsameError:
+        raise
     except Exception as error:
         raise SelfsameError(f"fails on samples of shape {tuple(x.shape[1:])}: {in_one_line(error)}") from error

@@ -20,7 +20,7 @@ from selfsame.runs.beginning import by_name, recipe_for
 from selfsame.runs.claim import new_claim
 from selfsame.runs.course import Run
 from selfsame.runs.hooks import Stretch, Tick, keep, usual_hooks
-from selfsame.runs.run import start
+from selfsame.runs.run import start as begin_run
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import keep_all
 from selfsame.runs.together import decided, looked_at
@@ -115,6 +115,7 @@ def train(
     data: str = "digits",
     *,
     path: str | Path | None = None,
+    start: str | Path | None = None,
     out: str | Path | None = None,
     tick: Tick | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -123,17 +124,23 @@ def train(
 ) -> Run:
     """Train a method on a data set and return the run; `out` gets all that `selfsame train` writes.
 
+    `start` names weights to begin with: a file, or the folder of a run.
+
     ``options`` go by name to whatever has them: the method (``alpha=0.1``), the data set (``turns=1``) or a part of the
     recipe (``rounds=200``, ``device="cpu"``). ``settings`` are nested tables as in a recipe, for names that several
     parts have: ``{"local": {"lr": 0.05}}``. In a notebook there is a progress bar.
     """
-    own = {"method": {"name": method}, "data": {"name": data} | ({} if path is None else {"path": str(path)})}
+    own: dict[str, dict[str, Any]] = {
+        "method": {"name": method},
+        "data": {"name": data} | ({} if path is None else {"path": str(path)}),
+        "net": {} if start is None else {"start": str(start)},
+    }
     given = merged(settings or {}, by_name(method, data, options), own)
     recipe, _ = recipe_for(method, None, given)
     if out is None:
-        return _watched(start(recipe, None, federation), tick)
+        return _watched(begin_run(recipe, None, federation), tick)
     with new_claim(Path(out)) as folder:
-        run = _watched(start(recipe, folder, federation), tick)
+        run = _watched(begin_run(recipe, folder, federation), tick)
         keep_all(run, folder)
     return run
 

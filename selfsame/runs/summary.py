@@ -194,10 +194,29 @@ def keep_all(run: Run, folder: Path) -> RunView:
 
 
 def read_view(folder: Path) -> RunView:
-    """The view of a finished run, with its audit where there is one."""
+    """The view of a finished run, with its audit and what it has forgotten, where they were asked for."""
     path, audit = folder / "result.json", folder / "audit.json"
     try:
         found = RunView.from_dict(parse_json(read_text(path)))
-        return replace(found, audit=read_json(audit)) if audit.is_file() else found
+        found = replace(found, audit=read_json(audit)) if audit.is_file() else found
     except (ValueError, TypeError, KeyError, AttributeError):
         raise SelfsameError(f"{path}: damaged; delete it and resume the run") from None
+    return replace(found, facts=found.facts | _forgotten(folder / "evaluation.json"))
+
+
+def _forgotten(path: Path) -> dict[str, str]:
+    """What `selfsame evaluate --also` found on the people of another data set, as a fact."""
+    if not path.is_file():
+        return {}
+    try:
+        there = read_json(path).get("elsewhere")
+        if there is None:
+            return {}
+        each = [
+            f"{one['name']}: EER {percent(one['before']['value'])} % before training, "
+            f"{percent(one['after']['value'])} % after"
+            for one in there["protocols"]
+        ]
+        return {"what was forgotten": f"people of {there['data']}, {'; '.join(each)}"}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise SelfsameError(f"{path}: damaged; `selfsame evaluate` writes it anew") from None

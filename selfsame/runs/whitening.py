@@ -92,7 +92,6 @@ def whiten_run(
     folder: Path,
     share: float,
     tick: Tick,
-    trust_code: bool = False,
     noise: float = 0.0,
 ) -> Run:
     """Put the run with the layer behind its network into an empty folder, and open it from there.
@@ -113,7 +112,8 @@ def whiten_run(
     keep_start({**first, MEAN: mean_D.float(), MATRIX: matrix_DD.float()}, recipe.net.digest, folder / KEPT)
     checkpoint.save_state(state, folder / "checkpoint" / "state.safetensors")
     device = problem.recipe.run.device
-    new = open_run(folder, None, device, trust_code=trust_code, federation=problem.federation)
+    # It names no other code than the run does, which was trusted, or than the user has named.
+    new = open_run(folder, None, device, trust_code=True, federation=problem.federation)
     checkpoint.save_model(replace(new.problem, recipe=made), new.state.theta_P, folder / "model.safetensors")
     tick("reporting")
     report(new)

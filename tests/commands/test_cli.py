@@ -13,6 +13,7 @@ import typer
 
 from selfsame import __version__, cli
 from selfsame.config.recipe import from_mapping, read_toml
+from selfsame.engine.checkpoint import read_tensors
 from selfsame.methods import METHODS, options_of
 from selfsame.runs.run import load_run
 
@@ -492,6 +493,24 @@ def test_wire_in_sums(selfsame):
         assert code == 0 and err == ""
         assert "only the sum over a group" in out and f"aggregation {kind}: the server sees updates only as" in out
     assert "aggregation" not in selfsame("wire", "fdml")[1] + selfsame("wire", "deepsvdd")[1]
+
+
+def test_a_method_that_sends_no_update_has_no_bytes(selfsame):
+    code, out, err = selfsame("wire", "deepsvdd", "--data", "digits")
+    assert code == 0 and err == "" and "bytes up" not in out
+    assert "a network update: none, since every device trains a network of its own" in out
+    assert "bytes up per round" in selfsame("wire", "fedhide", "--data", "digits")[1]
+
+
+def test_several_methods_begin_with_the_same_weights(selfsame):
+    assert selfsame(*TRAIN, "--out", "first")[0] == 0
+    names = ("--methods", "fedhide,fedaws", "--set", "neighbours=1")
+    code, _, err = selfsame(*COMPARE, *names, "--start", "first", "--out", "both")
+    assert code == 0, err
+    kept = [read_tensors(Path("both") / name / "start.safetensors")[0] for name in ("fedhide", "fedaws")]
+    held = read_tensors(Path("first/model.safetensors"))[0]
+    for one in kept:
+        assert one and all(torch.equal(value, held[name]) for name, value in one.items())
 
 
 def test_train_in_sums(selfsame):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -237,3 +238,16 @@ def test_a_network_that_nobody_trained(home, monkeypatch, call):
     assert run.untrained and run.state.round == 0 and run.title == "lenet, not trained, whitened"
     refused(call("audit", "untrained", *QUICK), "nobody trained it, and nothing but one sum has left")
     assert open_model(Path("untrained")).embed(run.problem.federation.unseen.x[:2].numpy()).shape == (2, 4)
+
+
+def test_a_network_that_is_named_by_its_import_path(home, monkeypatch, call):
+    """What the user names is imported, as by the other commands; of the folder that comes of it nothing is."""
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(home)])
+    Path("mine_to_whiten.py").write_text("from selfsame.nets.lenet import LeNet as Mine\n")
+    save_file(nets.build("lenet", (1, 8, 8), 4, seed=5).state_dict(), "w.safetensors")
+    words = [word if word != "lenet" else "mine_to_whiten:Mine" for word in GIVEN]
+    code, _, err = call("whiten", *words, "--path", "faces", "--set", "net.width=4", *FAST, "--out", "own")
+    assert code == 0, err
+    refused(call("whiten", "own", *FAST, "--out", "again"), "own: opening it imports and runs mine_to_whiten:Mine; add")
+    sys.modules.pop("mine_to_whiten", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import own_nets
 import pytest
 import torch
 from own_nets import Recurrent
@@ -22,6 +23,8 @@ from selfsame.errors import SelfsameError
 from selfsame.nets.learned import Learned, choose_learned
 
 LENET = {"name": "lenet", "width": 8, "channels": [4, 4]}
+SHAPE = (1, 8, 8)
+TOP = ("weight_ih", "weight_hh", "weight_hr", "bias_ih", "bias_hh")
 
 
 def example() -> nn.Module:
@@ -42,15 +45,43 @@ def example() -> nn.Module:
     ],
 )  # fmt: skip
 def test_patterns_and_presets(patterns, wanted):
-    assert choose_learned(example(), patterns, 0).names == tuple(wanted)
+    assert choose_learned(example(), patterns, 0, SHAPE).names == tuple(wanted)
+
+
+@pytest.mark.parametrize(
+    "name, wanted",
+    [
+        ("Backwards", ["head.weight", "head.bias"]),  # declared first, and another that no pass uses last of all
+        ("Rooted", ["proj", "norm.weight", "norm.bias"]),  # the tokens beside it are used first
+        ("Top", [f"rnn.{kind}_l1{way}" for way in ("", "_reverse") for kind in TOP]),
+        ("Tied", ["second.weight", "third.bias"]),
+    ],
+)
+def test_the_last_layer_is_the_one_that_runs_last(name, wanted):
+    net = getattr(own_nets, name)(SHAPE, 6)
+    assert sorted(choose_learned(net, ("last",), 0, SHAPE).names) == sorted(wanted)
+    assert choose_learned(nets.build("dlib-face", (3, 64, 64), 8), ("last",), 0, (3, 64, 64)).names == ("head.weight",)
+
+
+def test_gains_and_shifts_of_every_kind_are_norms():
+    face = choose_learned(nets.build("dlib-face", (3, 64, 64), 8), ("norms",), 0, (3, 64, 64)).names
+    assert len(face) == 58 and {name.rpartition(".")[2] for name in face} == {"gain", "shift"}  # of 29 convolutions
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.RMSNorm(6), own_nets.OwnNorm(6), own_nets.NormedLinear(6, 4))
+    assert choose_learned(net, ("norms",), 0, SHAPE).names == ("2.weight", "3.scale")
+
+
+def test_a_shared_matrix_has_one_adapter_and_learns_by_any_of_its_names():
+    net = own_nets.Tied(SHAPE, 6)
+    assert set(choose_learned(net, (), 2, SHAPE).ranks) == {"first.weight", "second.weight"}
+    assert choose_learned(net, ("third",), 0, SHAPE).names == ("second.weight", "third.bias")
 
 
 def test_adapters_are_for_matrices_that_do_not_learn_themselves():
-    found = choose_learned(example(), ("4", "norms"), 3)
+    found = choose_learned(example(), ("4", "norms"), 3, SHAPE)
     assert found.ranks == {"0.weight": 3, "3.weight": 3}  # of kernels 6 x 9, and of a matrix 5 x 216
-    narrow = choose_learned(nn.Sequential(nn.Linear(3, 400), nn.Linear(400, 400)), (), 8)
+    narrow = choose_learned(nn.Sequential(nn.Linear(3, 400), nn.Linear(400, 400)), (), 8, (3,))
     assert narrow.ranks == {"0.weight": 3, "1.weight": 8}  # no more than a matrix can use
-    recurrent = choose_learned(Recurrent((1, 8, 8), 4), (), 2)
+    recurrent = choose_learned(Recurrent(SHAPE, 4), (), 2, SHAPE)
     assert recurrent.names == () and set(recurrent.ranks.values()) == {2} and len(recurrent.ranks) == 5
 
 
@@ -58,11 +89,11 @@ def test_what_fits_nothing_gets_one_line():
     with pytest.raises(
         SelfsameError, match=r"net\.train: nothing fits 'fc9'; known: all, last, norms, and names: 0.we"
     ):
-        choose_learned(example(), ("fc9",), 0)
+        choose_learned(example(), ("fc9",), 0, SHAPE)
     with pytest.raises(SelfsameError, match=r"net\.adapters: no matrix .* is left to adapt"):
-        choose_learned(example(), ("all",), 2)
+        choose_learned(example(), ("all",), 2, SHAPE)
     with pytest.raises(SelfsameError, match=r"net\.adapters: of rank 8 they hold 1,195 numbers and their .* 1,134;"):
-        choose_learned(example(), ("4", "norms"), 8)  # 6 (6 + 9) + 5 (5 + 216), where 6 x 9 + 5 x 216 are adapted
+        choose_learned(example(), ("4", "norms"), 8, SHAPE)  # 6 (6 + 9) + 5 (5 + 216), and 6 x 9 + 5 x 216
     with pytest.raises(SelfsameError, match=r"net\.adapters: must be at least 0"):
         from_mapping({"net": {"adapters": -1}})
     assert from_mapping({"net": {"train": "last"}}).net.train == ("last",)
@@ -70,17 +101,18 @@ def test_what_fits_nothing_gets_one_line():
 
 @pytest.mark.parametrize("name", ["lenet", "mlp"])
 def test_with_adapters_the_first_network_is_the_starting_one(name):
-    net = nets.build(name, (1, 8, 8) if name == "lenet" else (8,), 6)
+    shape = SHAPE if name == "lenet" else (8,)
+    net = nets.build(name, shape, 6)
     plain, adapted = (
-        Model(nets.build(name, (1, 8, 8) if name == "lenet" else (8,), 6), {}, Machine(), learned)
-        for learned in (None, choose_learned(net, (), 2, seed=3))
+        Model(nets.build(name, shape, 6), {}, Machine(), learned)
+        for learned in (None, choose_learned(net, (), 2, shape, seed=3))
     )
-    x = torch.rand(5, *((1, 8, 8) if name == "lenet" else (8,)))
+    x = torch.rand(5, *shape)
     one, two = adapted.net_views(adapted.first_theta), plain.net_views(plain.first_theta)
     assert set(one) == set(two) and all(torch.equal(one[key], two[key]) for key in two)
     emb, wanted = adapted.embed_eager(adapted.first_theta, x), plain.embed_eager(plain.first_theta, x)
     assert torch.allclose(emb, wanted, rtol=0, atol=1e-5)
-    ranks = choose_learned(net, (), 2).ranks
+    ranks = choose_learned(net, (), 2, shape).ranks
     sizes = {key: value.shape for key, value in net.named_parameters()}
     count = sum(rank * (sizes[key][0] + math.prod(sizes[key][1:])) for key, rank in ranks.items())
     assert adapted.parameters == count < plain.parameters == adapted.whole
@@ -119,9 +151,10 @@ def test_engines_agree_on_what_learns(name, steps, part):
     compare(name, people(clients=6), net={**net, **part}, local={"steps": steps}, run={"rounds": 2})
 
 
-@pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}])
+@pytest.mark.parametrize("part", [{"adapters": 2}, {"train": ["last"]}, {"narrow": 3, "adapters": 1}, {"narrow": 3}])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_recurrent_networks_too(part, steps):
+    """Also with states that are projected (`proj_size`)."""
     net = {"name": "own_nets:Recurrent", "width": 8, **part}
     compare("fedhide", people(clients=6), net=net, local={"steps": steps}, run={"rounds": 2})
 
@@ -149,6 +182,24 @@ def test_what_does_not_learn_stays_and_the_model_file_is_whole(tmp_path, part):
     written, _ = read_tensors(tmp_path / "model.safetensors")
     assert all(torch.equal(written[f"net.{name}"], value) for name, value in views.items())
     assert not any(name.endswith((".up", ".down")) for name in written)
+
+
+@pytest.mark.parametrize("part", [{"adapters": 1}, {"train": ["last"]}])
+def test_projected_states_are_what_the_module_makes_of_them(part):
+    """A matrix more in each layer, `weight_hr`, is adapted and put in its place like the others."""
+    problem = build("softmax", net={"name": "own_nets:Recurrent", "width": 8, "narrow": 3, **part})
+    state, _ = train(problem)
+    model = problem.model
+    assert ("rnn.weight_hr_l1" in model.adapted) == ("adapters" in part)
+    net = Recurrent(problem.federation.shape, 8, narrow=3).double()
+    net.load_state_dict(model.net_views(state.theta_P))
+    x = torch.rand(3, *problem.federation.shape, dtype=torch.float64)
+    assert torch.allclose(net(x), model.embed_eager(state.theta_P, x), rtol=0, atol=1e-12)
+    theta_MP = torch.stack([state.theta_P, model.first_theta])
+    first = Recurrent(problem.federation.shape, 8, narrow=3).double()
+    first.load_state_dict(model.net_views(model.first_theta))
+    wanted = torch.stack([net(x), first(x)])
+    assert torch.allclose(model.embed_each(theta_MP, torch.stack([x, x])), wanted, rtol=0, atol=1e-12)
 
 
 # The pull to where training began

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import hashlib
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
-from own_nets import Normed, Recurrent, after_data
+from own_nets import Normed, Recurrent, Tied, after_data, with_norm
 from safetensors.torch import save_file
 from small import assert_same, build, people, train
 from test_equal import compare
@@ -16,8 +19,10 @@ from test_equal import compare
 from selfsame import nets
 from selfsame.config.recipe import NetPart, from_mapping, to_mapping, to_toml
 from selfsame.engine.cohort import fused
-from selfsame.engine.starting import load_weights, read_weights, renamed
+from selfsame.engine.starting import keep_start, load_weights, renamed
+from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
+from selfsame.export.trained import network
 from selfsame.nets.frozen import ChannelAffine, freeze
 
 LENET = {"name": "lenet", "width": 8, "channels": [4, 4]}
@@ -35,17 +40,53 @@ def started(file, **part) -> torch.Tensor:
     return problem.model.net_views(problem.model.first_theta)
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt", "pt in a checkpoint"])
-def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind):
+@pytest.mark.parametrize("ending", ["safetensors", "pt", "bin", "ckpt", "weights"])
+@pytest.mark.parametrize("kind", ["safetensors", "pt", "old pt", "pt in a checkpoint"])
+def test_a_network_begins_with_the_weights_of_a_file(tmp_path, kind, ending):
+    """Whatever it is called."""
     tensors = other_weights()
-    file = tmp_path / ("weights.safetensors" if kind == "safetensors" else "weights.pt")
+    file = tmp_path / f"weights.{ending}"
     if kind == "safetensors":
         save_file(tensors, file)
     else:
-        torch.save(tensors if kind == "pt" else {"step": 3, "model_state": tensors, "optimizer": {"lr": 1}}, file)
+        held = {"step": 3, "model_state": tensors, "optimizer": {"lr": 1}} if "checkpoint" in kind else tensors
+        torch.save(held, file, _use_new_zipfile_serialization=kind != "old pt")
     views = started(file)
     assert set(views) == set(tensors)
     assert all(torch.equal(views[name], value.double()) for name, value in tensors.items())
+
+
+def test_a_header_whose_length_begins_like_a_pickle_is_a_header(tmp_path):
+    file = tmp_path / "w.bin"
+    for wide in range(0, 256, 8):
+        save_file({"a": torch.ones(2)}, file, metadata={"wide": " " * wide})
+        if file.read_bytes()[0] == 0x80:
+            break
+    assert file.read_bytes()[0] == 0x80 and set(read_weights(file).tensors) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "name, beside",
+    [
+        ("state_dict", {"loss": torch.tensor(0.3), "curve": torch.zeros(90000)}),
+        ("model", {"loss": torch.tensor(0.3), "epoch": 3, "ema": {"fc": torch.zeros(2)}}),
+        ("weights", {"loss": torch.tensor(0.3), "curve": torch.zeros(9)}),
+    ],
+)
+def test_a_loss_beside_the_weights_is_none_of_them(tmp_path, name, beside):
+    tensors = other_weights()
+    torch.save({**beside, name: tensors, "optimizer": {"state": {0: {"step": torch.tensor(1.0)}}}}, tmp_path / "w.pt")
+    found = read_weights(tmp_path / "w.pt").tensors
+    assert set(found) == set(tensors) and all(torch.equal(found[key], value) for key, value in tensors.items())
+
+
+def test_tables_that_nobody_can_tell_apart_get_one_line(tmp_path):
+    torch.save({"student": other_weights(), "teacher": other_weights()}, tmp_path / "w.pt")
+    with pytest.raises(SelfsameError, match=r"several tables of tensors in it \(student, teacher\), and none"):
+        read_weights(tmp_path / "w.pt")
+    torch.save({"state_dict": other_weights(), "config": argparse.Namespace(lr=1)}, tmp_path / "w.pt")
+    with pytest.raises(SelfsameError, match=r"holds more than weights: argparse\.Namespace; save its state_dict\(\)"):
+        read_weights(tmp_path / "w.pt")
 
 
 def test_names_are_mapped_and_left_out(tmp_path):
@@ -64,13 +105,52 @@ def test_names_are_mapped_and_left_out(tmp_path):
 
 
 def test_the_longest_beginning_is_replaced():
-    one = torch.zeros(1)
-    found = renamed({"a.b.c": one, "a.d": one, "e": one}, {"a.": "x.", "a.b.": ""}, "w")
-    assert list(found) == ["c", "x.d", "e"]
+    found = renamed(["a.b.c", "a.d", "e"], {"a.": "x.", "a.b.": ""}, "w")
+    assert found == {"a.b.c": "c", "a.d": "x.d", "e": "e"}
     with pytest.raises(SelfsameError, match="w: no tensor's name begins with q"):
-        renamed({"a": one}, {"q": "r"}, "w")
-    with pytest.raises(SelfsameError, match=r"w: net\.rename gives two tensors the name b"):
-        renamed({"a": one, "b": one}, {"a": "b"}, "w")
+        renamed(["a"], {"q": "r"}, "w")
+
+
+def test_two_tensors_with_one_name_are_refused(tmp_path):
+    first, second, *_ = other_weights()
+    save_file(other_weights(), tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match=rf"net\.rename gives two tensors the name {re.escape(second)}"):
+        started(tmp_path / "w.safetensors", rename={first: second})
+
+
+@pytest.mark.parametrize("pattern", ["classes.*", "encoder.classes.*"])
+def test_what_is_left_out_is_named_as_in_the_file_or_as_in_the_network(tmp_path, pattern):
+    """Whether names are mapped first or patterns are looked at first makes no difference."""
+    tensors = {f"encoder.{name}": value for name, value in other_weights().items()}
+    extra = {"encoder.classes.weight": torch.zeros(9, 8), "encoder.steps": torch.tensor(7)}
+    save_file(tensors | extra, tmp_path / "w.safetensors")
+    views = started(tmp_path / "w.safetensors", rename={"encoder.": ""}, skip=[pattern, "*steps"])
+    assert all(torch.equal(views[name], value.double()) for name, value in other_weights().items())
+
+
+@pytest.mark.parametrize(
+    "skip, line",
+    [
+        (["fc9.*"], r"nothing in it or in the network is called fc9\.\* \(net\.skip\)"),
+        (["*"], r"net\.skip leaves out all of the network"),
+    ],
+)
+def test_patterns_that_leave_out_nothing_or_everything_are_refused(tmp_path, skip, line):
+    save_file(other_weights(), tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match=line):
+        started(tmp_path / "w.safetensors", skip=skip)
+
+
+def test_a_layer_that_is_drawn_and_does_not_learn_is_refused(tmp_path):
+    tensors = other_weights()
+    last = list(tensors)[-1].rpartition(".")[0]
+    save_file({name: value for name, value in tensors.items() if not name.startswith(last)}, tmp_path / "w.safetensors")
+    part = {**LENET, "start": str(tmp_path / "w.safetensors"), "skip": [f"{last}.*"]}
+    first = next(iter(tensors)).rpartition(".")[0]
+    with pytest.raises(SelfsameError, match=rf"net\.skip: {last}\.weight.* would be drawn at random and stay so"):
+        build("fedhide", net={**part, "train": [first]})
+    for learns in ({}, {"train": ["last"]}, {"train": ["last"], "adapters": 1}):
+        build("fedhide", net={**part, **learns})
 
 
 def test_what_does_not_fit_is_said_in_one_line(tmp_path):
@@ -98,9 +178,11 @@ def test_a_whitened_network_starts_nothing_unless_its_layer_is_left_out(tmp_path
     "name, content, line",
     [
         ("absent.pt", None, "cannot be read: No such file"),
-        ("w.pt", b"", "damaged, or holds more than weights"),
-        ("w.pt", b"\x80\x04cos\nsystem\n.", "damaged, or holds more than weights"),
-        ("w.safetensors", b"12345678", "damaged or not a safetensors file"),
+        ("w.pt", b"", "neither a safetensors file nor one of PyTorch"),
+        ("w.pt", b"\x80\x04cos\nsystem\n.", "holds more than weights"),
+        ("w.pt", b"PK\x03\x04 and nothing else", "damaged, or holds more than weights"),
+        ("w.safetensors", b"12345678", "neither a safetensors file nor one of PyTorch"),
+        ("w.safetensors", b"\xff\0\0\0\0\0\0\0{}", "damaged or not a safetensors file"),
     ],
 )
 def test_an_unfit_file_gets_one_line(tmp_path, name, content, line):
@@ -125,6 +207,31 @@ def test_weights_are_finite_and_those_that_the_recipe_names(tmp_path):
         read_weights(tmp_path / "w.pt")
     with pytest.raises(SelfsameError, match="not a finished run"):
         read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, value, line",
+    [
+        ("fc", torch.ones(3).to(torch.float8_e4m3fn), "fc is float8_e4m3fn, and a network begins with float32"),
+        ("fc", torch.ones(3, dtype=torch.complex64), "fc is complex64, and a network begins with"),
+        ("norm.running_var", torch.tensor([1.0, -1e-6]), "norm.running_var holds negative numbers"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_numbers_that_no_network_begins_with_get_one_line(tmp_path, kind, name, value, line):
+    file = tmp_path / f"w.{kind}"
+    (torch.save if kind == "pt" else save_file)({name: value}, file)
+    with pytest.raises(SelfsameError, match=line) as caught:
+        read_weights(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_too_large_for_the_network_get_one_line(tmp_path):
+    first, *_ = tensors = other_weights()
+    tensors[first] = tensors[first].double() * 1e300
+    save_file(tensors, tmp_path / "w.safetensors")
+    with pytest.raises(SelfsameError, match=f"{re.escape(first)} would not be finite in the network"):
+        started(tmp_path / "w.safetensors")
 
 
 def test_a_recipe_with_names_is_written_and_read():
@@ -155,10 +262,41 @@ def test_statistics_of_a_file_are_folded_in(tmp_path):
     load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
     x = torch.rand(6, *SHAPE)
     assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5)
-    save_file({name: value.detach() for name, value in net.named_parameters()}, tmp_path / "again.safetensors")
+    keep_start(dict(net.named_parameters()), "", tmp_path / "again.safetensors")
     again = nets.build("own_nets:Normed", SHAPE, 5, started=True, seed=4)
     load_weights(again, NetPart(), read_weights(tmp_path / "again.safetensors"))
     assert torch.equal(again(x), net(x))
+
+
+@pytest.mark.parametrize("lost", ["running_", "norm.running_", "body.4.running_var"])
+def test_a_file_without_statistics_is_refused(tmp_path, lost):
+    """Its gains and shifts alone would be taken for those of a frozen norm."""
+    held = after_data(Normed(SHAPE, 5), SHAPE).state_dict()
+    gone = [name for name in held if lost in name]
+    save_file({name: value for name, value in held.items() if name not in gone}, tmp_path / "w.safetensors")
+    net = nets.build("own_nets:Normed", SHAPE, 5, started=True)
+    line = rf"holds no statistics of batch norms.*: {re.escape(', '.join(gone[:4]))}.* missing"
+    with pytest.raises(SelfsameError, match=line) as caught:
+        load_weights(net, NetPart(), read_weights(tmp_path / "w.safetensors"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind, type_", [("half", "HalfNorm"), ("absolute", "AbsoluteNorm")])
+def test_a_norm_that_does_more_than_its_statistics_say_is_refused(kind, type_):
+    """Frozen it would be another network, silently."""
+    with pytest.raises(SelfsameError, match=rf"norm 1 \({type_}\) cannot be frozen: in eval\(\) it is not") as caught:
+        nets.build("own_nets:with_norm", SHAPE, 5, started=True, kind=kind)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_norm_that_only_looks_like_another_is_frozen(tmp_path):
+    original = after_data(with_norm(SHAPE, 5, kind="plain"), SHAPE).eval()
+    torch.save(original.state_dict(), tmp_path / "w.pt")
+    net = nets.build("own_nets:with_norm", SHAPE, 5, started=True, kind="plain")
+    assert net.training and isinstance(net[1], ChannelAffine)
+    load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
+    x = torch.rand(6, *SHAPE)
+    assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5)
 
 
 def test_norms_that_have_seen_nothing_are_refused():
@@ -172,6 +310,56 @@ def test_a_frozen_network_has_one_answer_on_both_engines(tmp_path, steps):
     torch.save(after_data(Normed(SHAPE, 8), SHAPE).state_dict(), tmp_path / "w.pt")
     net = {"name": "own_nets:Normed", "width": 8, "start": str(tmp_path / "w.pt")}
     compare("fedhide", net=net, local={"steps": steps})
+
+
+# Tensors with several names
+
+
+def tied_file(folder, kind: str) -> tuple[torch.nn.Module, Path]:
+    original = after_data(Tied(SHAPE, 8), SHAPE).eval()
+    held = {name: value.clone() for name, value in original.state_dict().items()}
+    file = folder / f"w.{kind}"
+    if kind == "pt":
+        torch.save(held, file)
+    else:  # one name of each, as `safetensors.torch.save_model` leaves it, and not the first
+        dropped = ("second.weight", "norm.")
+        save_file({name: value for name, value in held.items() if not name.startswith(dropped)}, file)
+    return original, file
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_a_tensor_with_several_names_is_read_by_any(tmp_path, kind):
+    original, file = tied_file(tmp_path, kind)
+    net = nets.build("own_nets:Tied", SHAPE, 8, started=True)
+    assert net.norm is net.again and isinstance(net.norm, ChannelAffine)
+    load_weights(net, NetPart(), read_weights(file))
+    x = torch.rand(6, *SHAPE)
+    assert torch.allclose(net(x), original(x), rtol=0, atol=1e-5) and net.third.weight is net.second.weight
+
+
+def test_names_of_one_tensor_that_differ_are_refused(tmp_path):
+    held = after_data(Tied(SHAPE, 8), SHAPE).state_dict()
+    torch.save(held | {"third.weight": 2 * held["third.weight"]}, tmp_path / "w.pt")
+    net = nets.build("own_nets:Tied", SHAPE, 8, started=True)
+    with pytest.raises(SelfsameError, match=r"second\.weight and third\.weight are one tensor in the network, and dif"):
+        load_weights(net, NetPart(), read_weights(tmp_path / "w.pt"))
+
+
+@pytest.mark.parametrize("part", [{}, {"train": ["third"]}, {"adapters": 2, "train": ["norm"]}])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_network_with_tied_weights_has_one_answer_everywhere(tmp_path, part, steps):
+    """On both engines, and as the network that is exported."""
+    _, file = tied_file(tmp_path, "pt")
+    net = {"name": "own_nets:Tied", "width": 8, "start": str(file), **part}
+    compare("fedhide", net=net, local={"steps": steps})
+    problem = build("fedhide", net=net, local={"steps": steps})
+    state, _ = train(problem)
+    views = problem.model.net_views(state.theta_P)
+    assert not torch.equal(views["second.weight"], problem.model.net_views(problem.model.first_theta)["second.weight"])
+    whole = network(problem.recipe, problem.federation, problem.method, views)
+    x = problem.federation.test.x[:5].double()
+    found = problem.model.embed_eager(state.theta_P, x)
+    assert torch.allclose(whole.double()(x), found, rtol=0, atol=1e-4 * float(found.abs().max()))
 
 
 # Recurrent layers

@@ -34,6 +34,35 @@ class Drops(Flat):
         return F.dropout(super().forward(x))
 
 
+class Rarely(Flat):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 1e-6, self.training)
+
+
+class Counts(Flat):
+    def __init__(self, shape, width):
+        super().__init__(shape, width)
+        self.register_buffer("step", torch.zeros(1), persistent=False)
+
+    def forward(self, x):
+        self.step += 1
+        return super().forward(x) * self.step
+
+
+class Steps(Flat):
+    step = 0
+
+    def forward(self, x):
+        self.step += 1
+        return super().forward(x) * self.step
+
+
+class Modes(Flat):
+    def forward(self, x):
+        out = super().forward(x)
+        return out if self.training else out.relu()
+
+
 class Centres(Flat):
     def forward(self, x):
         return super().forward(x) - super().forward(x).mean(0)
@@ -154,7 +183,11 @@ def test_samples_that_are_indices_are_tried_with_indices(here):
         ("Listed", {}, r"must give a tensor of shape \(2, 3\), got list"),
         ("Kept", {}, "buffer 'offset' would be lost"),
         ("batch_norm", {}, r"layer 1 \(BatchNorm1d\) makes samples depend on one another"),
-        ("Drops", {}, "changes with the other samples of its batch, or from call to call"),
+        ("Drops", {}, "draws at random in its forward pass, as dropout does in training"),
+        ("Rarely", {}, "draws at random in its forward pass"),
+        ("Counts", {}, "buffer 'step' would be lost"),
+        ("Steps", {}, "or from call to call"),
+        ("Modes", {}, r"gives something else in training than in eval\(\)"),
         ("Centres", {}, "changes with the other samples of its batch"),
         ("Fragile", {}, r"fails on samples of shape \(5,\): ValueError: Expected more than 1 value"),
         ("refuses", {}, "only squares, please$"),

@@ -80,6 +80,20 @@ def test_eyes_that_are_none_get_one_line(eyes):
         build("dlib-face", (3, 9, 11), 4, eyes=(3, 2, 7, 5), crop=5)
 
 
+@pytest.mark.parametrize(
+    "eyes, line",
+    [
+        ((7, 5, 3, 2), "the left one in the picture comes first"),  # the face would stand on its head
+        ((3, 2, 3, 6), "the left one in the picture comes first"),  # or lie on its side
+        ((0, 0, 1, 0), "in pixels of pictures of 11x9, not in shares of it"),
+        ((0.3, 0.4, 0.7, 0.4), "expected a list of whole numbers"),
+    ],
+)
+def test_eyes_that_are_swapped_or_no_pixels_get_one_line(eyes, line):
+    with pytest.raises(SelfsameError, match=line):
+        build("dlib-face", (3, 9, 11), 4, eyes=eyes)
+
+
 def test_a_block_that_halves_fills_up_with_zeros():
     """Sides of 8: the convolution leaves 3, the average 4; the fourth row and column are the shortcut's alone."""
     block = DlibBlock(2, 4, True)
@@ -346,7 +360,10 @@ def test_a_voice_file_is_converted_and_checked(tmp_path):
     path, encoder, net = voice_file(tmp_path)
     tensors = ready.converted(encoder, path)
     assert all(torch.equal(tensors[name], value) for name, value in net.state_dict().items())
-    ready.save(encoder, tensors, tmp_path / "v.safetensors")
+    for _ in range(8):
+        before = (tmp_path / "v.safetensors").read_bytes() if (tmp_path / "v.safetensors").exists() else None
+        ready.save(encoder, tensors, tmp_path / "v.safetensors")
+        assert before in (None, (tmp_path / "v.safetensors").read_bytes())  # one input, one file
     from safetensors import safe_open
 
     with safe_open(tmp_path / "v.safetensors", "pt") as file:

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 
 from selfsame.config.recipe import NetPart
 from selfsame.data import Samples, from_classes
-from selfsame.engine.starting import load_weights, read_weights
+from selfsame.engine.starting import load_weights
+from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
 from selfsame.nets import build
 from selfsame.nets.ge2e_voice import VoiceFront, spectrum

@@ -36,8 +36,8 @@ def test_theta_is_that_of_the_network_without(train):
         net.whitening_mean.copy_(layer[MEAN])
         net.whitening_matrix.copy_(layer[MATRIX])
         wanted = behind(plain(X), layer[MEAN], layer[MATRIX])
-    model = Model(net, {}, learned=choose_learned(net, train, 0))
-    without = Model(plain, {}, learned=choose_learned(plain, train, 0))
+    model = Model(net, {}, learned=choose_learned(net, train, 0, (1, 8, 8)))
+    without = Model(plain, {}, learned=choose_learned(plain, train, 0, (1, 8, 8)))
     assert model.layout == without.layout and torch.equal(model.first_theta, without.first_theta)
     assert set(model.constants) == {*without.constants, *LAYER}
     torch.testing.assert_close(model.embed_eager(model.first_theta, X), wanted)
@@ -47,7 +47,7 @@ def test_theta_is_that_of_the_network_without(train):
 
 def test_adapters_leave_the_layer_alone():
     net = build("lenet", (1, 8, 8), 6, channels=(4, 4), whitened=True)
-    assert not any(name in LAYER for name in choose_learned(net, (), 2).ranks)
+    assert not any(name in LAYER for name in choose_learned(net, (), 2, (1, 8, 8)).ranks)
 
 
 def test_a_sequence_of_layers_is_followed_once():

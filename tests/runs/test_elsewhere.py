@@ -1,6 +1,7 @@
 """What was forgotten: both networks of a run on the people of another data set, by the same trials."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from selfsame.measure.curves import roc
 from selfsame.runs.elsewhere import elsewhere
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import open_run, start
+from selfsame.runs.summary import keep_all, read_view
 
 SMALL = {"name": "lenet", "width": 8, "channels": [4, 4]}
 
@@ -68,6 +70,21 @@ def test_the_command_shows_and_keeps_it(folder, tmp_path, capsys):
     assert "What was forgotten" in (tmp_path / "evaluation.html").read_text()
     kept = json.loads((tmp_path / "evaluation.json").read_text())["elsewhere"]
     assert {"before", "after", "change"} <= set(kept["protocols"][0])
+
+
+def test_the_runs_own_report_says_it_too(folder, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    keep_all(open_run(copy), copy)
+    assert "what was forgotten" not in (copy / "report.html").read_text()
+    evaluate(copy, trials=200, bootstrap=0, quiet=True, also="digits", also_settings=["turns=2"])
+    kept = json.loads((copy / "evaluation.json").read_text())["elsewhere"]["protocols"][0]
+    said = read_view(copy).facts["what was forgotten"]
+    assert said.startswith(f"people of digits, {kept['name']}: EER {100 * kept['before']['value']:.1f} % before")
+    assert f"{100 * kept['after']['value']:.1f} % after" in said and said in (copy / "report.html").read_text()
+    (copy / "evaluation.json").write_text('{"elsewhere": [1]}')
+    with pytest.raises(SelfsameError, match=r"evaluation\.json: damaged"):
+        read_view(copy)
 
 
 def test_what_cannot_be_measured_gets_one_line(folder, tmp_path):

@@ -11,7 +11,7 @@ from selfsame.config.recipe import from_mapping
 from selfsame.deploy.agreement import sample_terms
 from selfsame.engine.checkpoint import read_tensors
 from selfsame.engine.setup import resolve
-from selfsame.engine.starting import read_weights
+from selfsame.engine.weight_files import read_weights
 from selfsame.export.trained import RunEmbedder
 from selfsame.nets import ready
 from selfsame.nets.lenet import LeNet
@@ -21,6 +21,15 @@ from selfsame.runs.run import open_run, start
 
 class RawLeNet(LeNet):
     full_scale = True
+
+
+class Encoder:
+    """What somebody's own encoder may say of itself; it is not built here."""
+
+    full_scale, own_width, own_distance, own_rate = True, 12, "euclidean", 16000
+
+    def __init__(self, shape, width, *, rate=16000):
+        raise AssertionError
 
 
 def test_all_prepare_samples_alike(digits, tmp_path, monkeypatch):  # noqa: F811
@@ -55,6 +64,9 @@ def test_the_ready_encoders_say_so_and_others_do_not():
         ({"name": "audiomnist", "rate": 16000}, {"name": "ge2e-voice"}, {}, 256),
         ({"name": "audiomnist"}, {"name": "ge2e-voice", "rate": 44100, "width": 7}, {"rate": 44100}, 7),
         ({"name": "audiomnist"}, {}, {"rate": 8000}, 256),
+        ({"name": "audiomnist", "rate": 16000}, {}, {}, 256),  # its own network too hears what is there
+        ({"name": "audiofolder", "rate": 8000}, {}, {"rate": 8000}, 512),
+        ({"name": "audiomnist"}, {"name": "test_full_scale:Encoder"}, {"rate": 8000}, 12),
         ({"name": "lfw"}, {"name": "dlib-face", "crop": 56}, {"crop": 56}, 128),
         ({"name": "lfw"}, {"name": "lenet"}, {}, 128),
     ],
@@ -62,6 +74,13 @@ def test_the_ready_encoders_say_so_and_others_do_not():
 def test_an_encoder_has_its_own_width_and_the_datas_rate(data, net, options, width):
     found = resolve(from_mapping({"data": data, "net": net})).net
     assert (found.options, found.width) == (options, width)
+
+
+def test_an_encoder_of_somebodys_own_says_what_it_expects():
+    name = "test_full_scale:Encoder"
+    said = nets.takes_full_scale(name), nets.own_width(name), nets.own_distance(name), nets.own_rate(name)
+    assert said == (True, 12, "euclidean", 16000)
+    assert nets.own_width("nothing:here") == 0 and nets.own_distance("nothing:here") == "cosine"
 
 
 def test_converted_weights_are_a_start(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import selfsame
 from selfsame.errors import SelfsameError
@@ -32,6 +33,13 @@ def test_a_folder_gets_what_the_command_writes(run):
     assert wanted | {"result.json"} <= {path.name for path in run.folder.iterdir()}
     with pytest.raises(SelfsameError, match="is there already"):
         selfsame.train("fedaws", rounds=2, neighbours=1, out=run.folder, **SMALL)
+
+
+def test_a_run_begins_with_the_weights_of_another(run):
+    again = selfsame.train("fedaws", rounds=1, start=run.folder, settings={"net": {"keep": 0.5}}, **SMALL)
+    part = again.recipe.net
+    assert part.start == str(run.folder) and part.digest and part.keep == 0.5
+    assert torch.equal(again.problem.model.first_theta, run.state.theta_P)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from selfsame.errors import SelfsameError, one_line
-from selfsame.files import write
+from selfsame.files import in_order, write
 from selfsame.nets import build
 from selfsame.nets.ready.published import dlib_face, ge2e_voice
 
@@ -199,4 +199,4 @@ def save(encoder: Encoder, tensors: dict[str, Tensor], out: Path) -> None:
     from safetensors.torch import save
 
     meta = {"format": FORMAT, "net": encoder.name, "package": encoder.package, "licence": encoder.licence}
-    write(out, save({name: value.contiguous() for name, value in tensors.items()}, metadata=meta))
+    write(out, in_order(save({name: value.contiguous() for name, value in tensors.items()}, metadata=meta)))
