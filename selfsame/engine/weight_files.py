@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,8 @@ def _from_safetensors(path: Path) -> tuple[Tensors, bool]:
 
 def _from_pickle(path: Path) -> Tensors:
     try:
-        with path.open("rb") as file:  # by its name PyTorch would guess at its kind
+        with path.open("rb") as file, warnings.catch_warnings():  # by its name PyTorch would guess at its kind
+            warnings.simplefilter("ignore")  # on how it was pickled
             found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, BadZipFile, KeyError, OSError) as error:
         more = re.search(r"GLOBAL (\S{1,80}) was not", str(error))
