@@ -370,31 +370,38 @@ def _said(found: Tables) -> str:
 
 
 def table(args: argparse.Namespace) -> None:
+    """A row for each method and kind over the folds of --folds that it has with every seed: means over those folds."""
     lines = [line for line in finished(args.file) if line["key"]["phase"] == "measure"]
-    print(
-        "| method | learns | KB up | EER before | after | change [95 % by person] | away before | after | lr | runs |"
-    )
+    print("| method | learns | KB up | before | after | intervals below zero | away: before | after | lr | folds |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for name, kind in product(METHODS, KINDS):
-        some = [line for line in lines if (line["key"]["method"], line["key"]["kind"]) == (name, kind)]
-        if not some:
+    for name, kind in product(args.methods, args.kinds):
+        wanted = key_of(args, "measure", name, kind).items()
+        some = {
+            (line["key"]["fold"], line["key"]["seed"]): line
+            for line in lines
+            if wanted <= line["key"].items() and line["key"].get("weights", "samples") == args.weights
+        }
+        folds = [fold for fold in args.folds if all((fold, seed) in some for seed in range(args.seeds))]
+        if not folds:
             continue
-        cells = [_spread([line[what]["value"] for line in some]) for what in ("before", "after")]
-        low, high = (_mean([line["change"][end] for line in some]) for end in ("low", "high"))
-        change = _mean([line["change"]["value"] for line in some])
-        away = [_spread([line["away"][what]["value"] for line in some]) for what in ("before", "after")]
-        row = [name, kind, f"{some[0]['bytes'] / 1000:,.0f}", *cells, f"{change} [{low}, {high}]", *away]
-        print("|", " | ".join([*row, f"{some[0]['lr']:g}", str(len(some))]), "|")
+        every = [some[fold, seed] for fold, seed in product(folds, range(args.seeds))]
+        seeds = [_mean([some[fold, seed]["after"]["value"] for fold in folds]) for seed in range(args.seeds)]
+        below = sum(line["change"]["high"] is not None and line["change"]["high"] < 0 for line in every)
+        learns = f"adapters of rank {args.rank}" if kind == "adapters" else kind
+        cells = [
+            *(name, learns, f"{every[0]['bytes'] / 1000:,.0f}"),
+            f"{_mean([line['before']['value'] for line in every]):.2f}",
+            f"{statistics.mean(seeds):.2f} [{min(seeds):.2f}, {max(seeds):.2f}]",
+            f"{below} of {len(every)}",
+            *(f"{_mean([line['away'][what]['value'] for line in every]):.2f}" for what in ("before", "after")),
+            *(", ".join(dict.fromkeys(f"{line['lr']:g}" for line in every)), str(len(folds))),
+        ]
+        print("|", " | ".join(cells), "|")
 
 
-def _mean(values: list[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    return f"{statistics.mean(known):.2f}" if known else "-"
-
-
-def _spread(values: list[float]) -> str:
-    spread = 100 * statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{100 * statistics.mean(values):.2f} ± {spread:.2f}"
+def _mean(values: list[float]) -> float:
+    """In per cent."""
+    return 100 * statistics.mean(values)
 
 
 def _folds(text: str) -> list[int]:
