@@ -226,3 +226,40 @@ def test_two_trainings_of_fedaws_setting_differ_as_little_as_the_page_says():
     assert len(first) == 9 and first.keys() == again.keys()
     most = max(abs(again[key] - first[key]) for key in first)
     assert f"differ by up to {100 * most:.2f} points of P@1" in (RESULTS / "extreme.md").read_text(encoding="utf-8")
+
+
+def test_the_published_face_encoder_is_what_the_kept_cases_say():
+    text = (RESULTS / "pretrained.md").read_text(encoding="utf-8").replace("*", "")
+    lines = [json.loads(line) for line in (KEPT / "zero-shot-lfw.jsonl").read_text().splitlines()]
+    means = {}
+    for line in lines:
+        (option,), how = line["key"]["options"].items(), line["key"]["how"]
+        mean, rate = 100 * statistics.fmean(line["eer_by_fold"]), line["eer"]
+        whole, low, high = (100 * rate[name] for name in ("value", "low", "high"))
+        end = f"| {mean:.2f} | {whole:.2f} [{low:.2f}, {high:.2f}] |"
+        begin = f"| `{option[0]} = {option[1]}`"
+        rows = [row for row in text.splitlines() if row.startswith(begin) and how in row.lower() and row.endswith(end)]
+        assert len(rows) == 1, (begin, how, end)
+        means[option[0], how] = mean
+    assert len(means) == 4
+    runs = [json.loads(line) for line in (KEPT / "adapt-lfw.jsonl").read_text().splitlines()]
+    before = {
+        run["key"]["fold"]: run["before"]["value"]
+        for run in runs
+        if run["key"]["phase"] == "measure" and run["key"]["method"] == "FedCrowd"
+    }
+    assert 100 * statistics.fmean(before.values()) == pytest.approx(means["crop", "cosine"], abs=1e-6)
+    third, own = 100 * (1 - 4.91 / means["crop", "euclidean"]), means["crop", "euclidean"]
+    assert f"a third ({third:.0f} %) below {own:.2f}" in text
+
+
+def test_where_an_untrained_network_puts_faces_is_what_the_kept_cases_say():
+    lines = [json.loads(line) for line in (KEPT / "fedmetric-centres-lfw.jsonl").read_text().splitlines()]
+    found = {(line["key"]["unit_length"], line["key"]["first"]): line for line in lines}
+    text = " ".join((RESULTS / "fedmetric.md").read_text(encoding="utf-8").split())
+    rates = (100 * found[True, how]["eer"] for how in ("as drawn", "mean", "all"))
+    assert "has {:.1f} %, {:.1f} with the mean taken off and {:.1f} whitened".format(*rates) in text
+    here = found[False, "as drawn"]
+    assert f"| ratio | 0.58 | 0.67 | {here['between'] / here['within']:.2f} |" in text
+    assert f"| – | 30.2 | {100 * here['eer']:.1f} |" in text and f"| 4.9 | 494 | {here['push']:.0f} |" in text
+    assert f"98.3 % of 963 | {100 * here['at_work']:.1f} % of 546 |" in text
