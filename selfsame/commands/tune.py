@@ -90,6 +90,7 @@ def tune(
         _not_too_many(tuning, data, at_once, yes)
         for rung in range(len(tuning.rungs)):
             _train(tuning, rung, data, at_once, quiet)
+            tuning.check(rung)
         found = tuning.finish()
     _show(found, tuning.folder)
     if found.best is None:

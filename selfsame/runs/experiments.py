@@ -66,9 +66,15 @@ def standing(folder: Path, recipe: Recipe, untrained: bool = False) -> Standing:
     done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
     shown = read_view(folder) if (folder / "result.json").is_file() else None
     ended = shown is not None and (
-        untrained or done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
-    )
+        untrained or _whole(shown, done) >= stored.run.rounds or shown.diverged
+        or ended_early(shown.history, stored.run.patience)
+    )  # fmt: skip
     return Standing(True, done, tuple(differs), shown if ended else None)
+
+
+def _whole(shown: RunView, done: int) -> int:
+    """The round that a run has come to and was looked at; a view may be of an earlier pause."""
+    return min(done, int(shown.history[-1]["round"]) if shown.history else 0)
 
 
 def _fitted(stored: Recipe, wanted: Recipe) -> set[str]:

@@ -26,6 +26,7 @@ from selfsame.report.contenders import (
     contest_page,
 )  # fmt: skip
 from selfsame.report.view import RunView
+from selfsame.report.words import finite
 from selfsame.runs.experiments import Campaign, load_data
 from selfsame.runs.loop import Trainer
 from selfsame.runs.run import start
@@ -146,17 +147,16 @@ class Tuning(Campaign):
             for job in self.jobs:
                 record = self.record(job, rung)
                 if record is not None:
-                    out.append(self._line(job, record))
+                    out.append(self._line(job, rung, record))
         return out
 
-    def _line(self, job: Job, record: Record) -> Record:
-        view = self.views[job.folder]
+    def _line(self, job: Job, rung: int, record: Record) -> Record:
         return {
             "setting": self.point(job.variant),
             "seed": job.recipe.run.seed,
             "round": record.get("round"),
             "figures": {key: record[key] for key in _FIGURES if record.get(key) is not None},
-            "diverged": view.diverged,
+            "diverged": self._lost(job, rung),
             "seconds": record.get("seconds"),
             "run": job.folder.name,
         }
@@ -165,13 +165,44 @@ class Tuning(Campaign):
         return points(self.task.ladders)[variant.number - 1]
 
     def record(self, job: Job, rung: int) -> Record | None:
-        """The figures of a run at the end of a rung; None: it has not come so far. One that diverged has none."""
+        """The figures of a run at the end of a rung; None: there are none. One that diverged before has a round only."""
         view = self.views.get(job.folder)
         if view is None:
             return None
-        if view.diverged:
+        found = self.reached[job.folder].get(self.end(job, rung))
+        if view.diverged and (found is None or finite(found.get("loss")) is None):
             return {"round": view.history[-1]["round"] if view.history else 0}
-        return self.reached[job.folder].get(self.until(rung) or job.recipe.run.rounds)
+        return found
+
+    def end(self, job: Job, rung: int) -> int:
+        """The round at which a run is judged in a rung."""
+        return self.until(rung) or job.recipe.run.rounds
+
+    def arrived(self, job: Job, rung: int) -> bool:
+        """Whether a run is at the end of a rung or past it; one that diverged goes no further."""
+        view = self.views.get(job.folder)
+        return view is not None and (view.diverged or max(self.reached[job.folder], default=0) >= self.end(job, rung))
+
+    def check(self, rung: int) -> None:
+        """Refuse to compare the settings of a rung where one lacks its figure for another reason than divergence."""
+        for job in self.jobs:
+            if job.variant not in self.alive(rung) or self._lost(job, rung):
+                continue
+            record, end = self.record(job, rung), self.end(job, rung)
+            if record is None:
+                raise SelfsameError(
+                    f"{job.folder}: was not looked at after round {end:,}, so settings cannot be compared there; name "
+                    "another folder with --out"
+                )
+            if finite(record.get(self.task.by)) is None:
+                raise SelfsameError(
+                    f"--by {self.task.by}: {job.folder} has no such figure after round {end:,}; judge by another one"
+                )
+
+    def _lost(self, job: Job, rung: int) -> bool:
+        """Whether a run diverged before the end of a rung."""
+        record = self.record(job, rung)
+        return record is not None and self.views[job.folder].diverged and finite(record.get("loss")) is None
 
     def tried(self, rung: int, variants: Sequence[Variant]) -> list[Contender]:
         """The settings of a rung, the best first; those with a run that diverged last."""
@@ -197,7 +228,7 @@ class Tuning(Campaign):
     def missing(self, rung: int) -> list[Job]:
         """The runs of a rung that have not come to its end."""
         alive = self.alive(rung)
-        return [job for job in self.jobs if job.variant in alive and self.record(job, rung) is None]
+        return [job for job in self.jobs if job.variant in alive and not self.arrived(job, rung)]
 
     def work(self) -> int:
         """Rounds of all runs together."""

@@ -98,6 +98,53 @@ def test_halving_ends_as_the_grid_does(selfsame):
         assert line["figures"]["p@1"] == whole[line["run"]]["p@1"]
 
 
+def test_a_grid_that_has_ended_is_judged_by_halving(selfsame, monkeypatch):
+    """Before, a run that had gone past the first rung without a figure there ended the command with a traceback."""
+    words = ("tune", "small.toml", *RATES, "--out", "t", "--quiet", "--set", "local.schedule=cosine")
+    assert selfsame(*words)[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("selfsame.runs.loop.carry_on", lambda *_, **__: pytest.fail("trained again"))
+        code, out, err = selfsame(*words, "--halving")
+    assert code == 0 and err == "" and "3 settings to round 1, the best 2 to round 4." in out
+    found = lines("t")
+    assert [line["round"] for line in found] == [1, 1, 1, 4, 4, 4] and "diverged" not in out
+    assert selfsame(*words[:5], "fresh", *words[6:], "--halving")[0] == 0
+    new = {(line["run"], line["round"]): line["figures"]["p@1"] for line in lines("fresh")}
+    assert new.items() <= {(line["run"], line["round"]): line["figures"]["p@1"] for line in found}.items()
+    assert Path("t/chosen.toml").read_text() == Path("fresh/chosen.toml").read_text()
+
+
+def test_halving_goes_on_with_a_longer_ladder_in_the_same_folder(selfsame):
+    """Before, sound settings that had no figure at the new first rung were called diverged, or broke the command."""
+    words = ("tune", "small.toml", "--rounds", 9, "--halving", "--quiet")
+    small, more = "0.001,0.002,0.003", "0.0001,0.0002,0.0003,0.0004"
+    assert selfsame(*words, "--over", f"local.lr={small},0.1,0.3", "--out", "t")[0] == 0
+    assert [line["round"] for line in lines("t")][:5] == [3] * 5  # all five are also looked at after round 1
+    code, out, err = selfsame(*words, "--over", f"local.lr={small},{more}", "--out", "t")
+    assert code == 0 and err == "" and "diverged" not in out
+    assert "7 settings to round 1, the best 3 to round 3, the best 2 to round 9." in out
+    assert selfsame(*words, "--over", f"local.lr={small},{more}", "--out", "new")[0] == 0
+    assert Path("t/chosen.toml").read_text() == Path("new/chosen.toml").read_text()
+
+
+def test_a_figure_that_is_missing_is_not_a_run_that_diverged(selfsame):
+    """A run of an earlier version was not looked at where rungs end: nothing is chosen by the others."""
+    words = ("tune", "small.toml", *RATES, "--out", "t", "--quiet")
+    assert selfsame(*words)[0] == 0
+    kept = Path("t/local.lr=0.1/result.json")
+    view = json.loads(kept.read_text())
+    view["history"] = [record for record in view["history"] if record["round"] != 1]
+    kept.write_text(json.dumps(view))
+    Path("t/chosen.toml").unlink()
+    code, out, err = selfsame(*words, "--halving")
+    assert code == 2 and out == "" and "t/local.lr=0.1: was not looked at after round 1" in err
+    assert err.count("\n") == 1 and not Path("t/chosen.toml").exists()
+    view["history"][-1]["p@1"] = None
+    kept.write_text(json.dumps(view))
+    code, out, err = selfsame(*words)
+    assert code == 2 and out == "" and "--by p@1: t/local.lr=0.1 has no such figure after round 4" in err
+
+
 def test_a_run_pauses_and_goes_on(selfsame):
     words = ("--recipe", "small.toml", "--set", "data.apart=samples", "--out", "run", "--quiet", "--rounds", 2)
     assert selfsame("train", "fixed", *words)[0] == 0

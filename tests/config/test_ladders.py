@@ -16,6 +16,7 @@ from selfsame.config.ladders import (
     points,
     read_ladder,
     read_ladders,
+    rung_ends,
     rungs,
 )  # fmt: skip
 from selfsame.config.recipe import from_mapping
@@ -121,7 +122,17 @@ def test_rungs():
     assert rungs(12, 600, False) == [(12, 600)]
     assert rungs(12, 600, True) == [(12, 66), (4, 200), (2, 600)]
     assert rungs(2, 600, True) == [(2, 600)] and rungs(1, 5, True) == [(1, 5)]
+    assert rung_ends(600) == [7, 22, 66, 200, 600] and rung_ends(9) == [1, 3, 9] and rung_ends(1) == [1]
     assert rungs(9, 2, True) == [(9, 1), (2, 2)] and rungs(9, 1, True) == [(9, 1)]
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 10_000))
+def test_rungs_end_at_the_same_rounds_for_any_number_of_settings(few, many, rounds):
+    ends, fewer, more = rung_ends(rounds), rungs(few, rounds, True), rungs(many, rounds, True)
+    assert {end for _, end in fewer} | {end for _, end in more} <= set(ends)
+    common = min(len(fewer), len(more))
+    assert [end for _, end in fewer[-common:]] == [end for _, end in more[-common:]] == ends[-common:]
+    assert ends[-1] == rounds and len(ends) <= 5 and all(a == max(1, b // 3) for a, b in pairwise(ends))
 
 
 @given(st.integers(1, 400), st.integers(1, 10_000))
