@@ -187,6 +187,11 @@ def _trained(federation: Federation) -> Iterator[Tensor]:
         yield federation.source.rows(client_M.to(device), index_M[:, None].to(device))[:, 0]
 
 
+def samples_print(samples: Samples) -> PartPrint:
+    """Of one part by itself."""
+    return _print(len(samples.y), _evaluated(samples))
+
+
 def _print(count: int, blocks: Iterator[Tensor]) -> PartPrint:
     digest, looks = hashlib.sha256(str(count).encode()), []
     for block in blocks:

@@ -30,6 +30,7 @@ from selfsame.report.words import finite
 from selfsame.runs.experiments import Campaign, load_data
 from selfsame.runs.loop import Trainer
 from selfsame.runs.run import start
+from selfsame.runs.same_test import check_same_test
 from selfsame.runs.summary import read_view
 
 _TIMED = 1.0  # seconds of rounds by which the rest is estimated
@@ -79,7 +80,7 @@ def apart_of(task: Task, recipes: Sequence[Recipe]) -> str:
         return JUDGES[task.by].apart
     if not all(make(one.method.name, one.method.options).federated for one in recipes):
         return "samples"
-    return "people" if len(load_data(_without_test(recipes[0], "auto", task.share).data).unseen.y) else "samples"
+    return "people" if len(load_data(_without_test(task.recipe, "auto", task.share).data).unseen.y) else "samples"
 
 
 def _without_test(recipe: Recipe, apart: str, share: float) -> Recipe:
@@ -92,6 +93,7 @@ def plan(task: Task, folder: Path) -> Tuning:
     """The runs that choose, in their folder; what is wrong with a setting is said before the first is trained."""
     recipes = checked(task)
     apart = apart_of(task, recipes)
+    check_same_test(task.recipe, points(task.ladders), lambda recipe: _without_test(recipe, apart, task.share))
     by = task.by or ("eer" if apart == "people" else "p@1")
     variants: list[Variant] = []
     for point, recipe in zip(points(task.ladders), recipes, strict=True):
@@ -165,7 +167,7 @@ class Tuning(Campaign):
         return points(self.task.ladders)[variant.number - 1]
 
     def record(self, job: Job, rung: int) -> Record | None:
-        """The figures of a run at the end of a rung; None: there are none. One that diverged before has a round only."""
+        """The figures of a run at the end of a rung; None: there are none. One that diverged before has its round."""
         view = self.views.get(job.folder)
         if view is None:
             return None

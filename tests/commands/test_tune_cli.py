@@ -26,12 +26,27 @@ name = "fixed"
 RATES = ("--over", "local.lr=0.01,0.1,0.3")
 
 
+TABLE = RECIPE.replace('"digits"\nturns = 1', '"table"\npath = "A"')
+
+
+def people(folder, shift=0.0):
+    """A table of twelve people with nine rows each."""
+    rows = [
+        f"p{who:02d},{who + 0.1 * n + shift:.2f},{(who * 7 + n) % 11},{n * who % 5}"
+        for who in range(12)
+        for n in range(9)
+    ]
+    Path(folder).mkdir()
+    (Path(folder) / "rows.csv").write_text("\n".join(["user,a,b,c", *rows, ""]))
+
+
 @pytest.fixture
 def selfsame(monkeypatch, tmp_path, call):
     """The command in a folder with a recipe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     Path("small.toml").write_text(RECIPE)
+    Path("tab.toml").write_text(TABLE)
     Path("two.toml").write_text(RECIPE + '[[variant]]\ntitle = "one"\n[[variant]]\ntitle = "two"\nlocal.lr = 0.5\n')
     return call
 
@@ -171,12 +186,37 @@ def test_the_variant_that_is_meant(selfsame):
     assert chosen["local"]["lr"] == 0.5 and chosen["local"]["batch"] == 2 and chosen["title"] == "two"
 
 
+def test_how_samples_look_may_be_tried(selfsame):
+    people("A")
+    words = ("tune", "tab.toml", "--quiet", "--rounds", 1, "--over", "data.standardise=true,false")
+    code, out, err = selfsame(*words, "--over", 'data.columns="a,b","a,b,c"')
+    assert code == 0 and err == "" and len(lines("runs/tune-tab")) == 4
+    known = [json.loads(file.read_text()) for file in Path("runs/tune-tab").glob("*/data.json")]
+    assert len(known) == 4 and len({json.dumps([one["seen"], one["unseen"], one["order"]]) for one in known}) == 1
+    tried = {"seed": "0,1", "unseen_share": "0.2,0.3", "people": "0,9", "test": "5,2"}
+    for key, values in tried.items():
+        code, out, err = selfsame("tune", "tab.toml", "--rounds", 1, "--over", f"data.{key}={values}", "--out", "t")
+        assert code == 2 and out == "" and err.startswith(f"selfsame: --over data.{key} = ") and err.count("\n") == 1
+        assert "other people or samples" in err and not Path("t").exists()
+
+
 BAD = {
     "no ladder": (("small.toml",), "--over: name a key and the values to try"),
     "unknown key": (("small.toml", "--over", "local.bach=1"), "did you mean 'batch'"),
     "unknown option": (("small.toml", "--over", "nosuch=1"), "unknown option 'nosuch'"),
     "out of range": (("small.toml", "--over", "local.lr=0.1,-1"), "local.lr: must be at least 0"),
     "does not fit": (("small.toml", "--over", "cohort.size=3,99"), "cohort.size"),
+    "another test": (
+        ("small.toml", "--over", "data.held_out=1,3"),
+        "--over data.held_out = 1: the test would be other",
+    ),
+    "another seed": (("small.toml", "--over", "data.seed=0,1"), "--over data.seed = 1: the test would be other"),
+    "another share": (("small.toml", "--over", "data.test_share=0.25,0.5"), "--over data.test_share = 0.5: the test"),
+    "others apart": (
+        ("small.toml", "--over", "data.clients_per_class=1,2"),
+        "clients_per_class = 2: this setting would",
+    ),
+    "wrong value": (("small.toml", "--over", "data.held_out=3,99"), "--over data.held_out = 99: "),
     "nothing to judge by": (("small.toml", *RATES, "--by", "eer"), "0.2 of 7 people leaves too few"),
     "unknown figure": (("small.toml", *RATES, "--by", "luck"), "--by: 'luck' is not one of"),
     "share": (("small.toml", *RATES, "--share", "1.5"), "--share: must lie between 0 and 1"),
