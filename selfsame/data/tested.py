@@ -16,7 +16,7 @@ LOOKS = frozenset({"size", "grey", "rate", "seconds", "standardise", "columns", 
 
 
 @dataclass(frozen=True)
-class Measured:
+class Yardstick:
     """Digests: of people, labels and trials; of who trains on how many samples; of the test's samples themselves."""
 
     people: str
@@ -24,19 +24,19 @@ class Measured:
     samples: str
 
     @staticmethod
-    def by(federation: Federation) -> Measured:
+    def by(federation: Federation) -> Yardstick:
         """Looks at no more than some thousand samples of each part."""
         test, unseen, trials = federation.test, federation.unseen, federation.trials
         names = json.dumps([federation.name, *federation.class_names]).encode()
         asked = (test.y, unseen.y, trials.index_a, trials.index_b, trials.same, trials.fold)
         prints = [samples_print(part).digest for part in (test, unseen)]
-        return Measured(
+        return Yardstick(
             _digest(names, *map(_bytes, asked)),
             _digest(_bytes(federation.class_of_N), _bytes(federation.count_N)),
             _digest(*(one.encode() for one in prints)),
         )
 
-    def same(self, other: Measured, by_looks: bool) -> bool:
+    def same(self, other: Yardstick, by_looks: bool) -> bool:
         """Whether both measure on the same; where samples may look otherwise, all who train have to be the same too."""
         alike = self.training == other.training if by_looks else self.samples == other.samples
         return alike and self.people == other.people

@@ -8,7 +8,7 @@ from dataclasses import replace
 from selfsame.config.ladders import Point, laid, point_words
 from selfsame.config.recipe import DataPart, Recipe
 from selfsame.data.choosing import OPTIONS
-from selfsame.data.tested import LOOKS, Measured
+from selfsame.data.tested import LOOKS, Yardstick
 from selfsame.errors import SelfsameError
 from selfsame.runs.experiments import load_data
 
@@ -18,22 +18,25 @@ def check_same_test(recipe: Recipe, points: Iterable[Point], for_choosing: Calla
 
     The test is read for its digest, and nothing of it is kept. Nothing is read where no key of the data is tried.
     """
-    known: dict[str, tuple[Measured, Measured]] = {}
+    known: dict[str, tuple[Yardstick, Yardstick]] = {}
     for point in points:
         tried = {key: value for key, value in point.items() if key.startswith("data.")}
         if not tried:
             continue
         looks = {key: value for key, value in tried.items() if key.removeprefix("data.") in LOOKS}
         others = {key: value for key, value in tried.items() if key not in looks}
-        plain = _tested(recipe, {}, for_choosing, known)
-        scaled = _tested(recipe, looks, for_choosing, known)
+        plain = _yardsticks(recipe, {}, for_choosing, known)
+        scaled = _yardsticks(recipe, looks, for_choosing, known)
         _compare(plain, scaled, looks, True)
-        _compare(scaled, _tested(recipe, tried, for_choosing, known), others, False)
+        _compare(scaled, _yardsticks(recipe, tried, for_choosing, known), others, False)
 
 
-def _tested(
-    recipe: Recipe, point: Point, for_choosing: Callable[[Recipe], Recipe], known: dict[str, tuple[Measured, Measured]]
-) -> tuple[Measured, Measured]:
+def _yardsticks(
+    recipe: Recipe,
+    point: Point,
+    for_choosing: Callable[[Recipe], Recipe],
+    known: dict[str, tuple[Yardstick, Yardstick]],
+) -> tuple[Yardstick, Yardstick]:
     """(what settings are judged on, what the chosen one is tested on)."""
     own = laid(recipe, point) if point else recipe
     if (key := repr(own.data)) not in known:
@@ -46,11 +49,13 @@ def _tested(
     return known[key]
 
 
-def _by(part: DataPart) -> Measured:
-    return Measured.by(load_data(part))
+def _by(part: DataPart) -> Yardstick:
+    return Yardstick.by(load_data(part))
 
 
-def _compare(before: tuple[Measured, Measured], after: tuple[Measured, Measured], tried: Point, by_looks: bool) -> None:
+def _compare(
+    before: tuple[Yardstick, Yardstick], after: tuple[Yardstick, Yardstick], tried: Point, by_looks: bool
+) -> None:
     (apart, whole), (other_apart, other_whole) = before, after
     if not whole.same(other_whole, by_looks):
         raise SelfsameError(

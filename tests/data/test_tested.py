@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from selfsame.data import Samples, Trials, load
-from selfsame.data.tested import Measured
+from selfsame.data.tested import Yardstick
 
 
 @pytest.fixture(scope="module")
@@ -15,18 +15,18 @@ def digits():
 
 
 def test_the_same_data_have_the_same_test(digits):
-    once, again = Measured.by(digits), Measured.by(load("digits", turns=1))
+    once, again = Yardstick.by(digits), Yardstick.by(load("digits", turns=1))
     assert once == again and once.same(again, True) and once.same(again, False)
 
 
 def test_samples_that_look_otherwise_are_the_same_only_where_they_may(digits):
-    other = Measured.by(replace(digits, unseen=replace(digits.unseen, x=digits.unseen.x.flip(-1))))
-    assert Measured.by(digits).same(other, True) and not Measured.by(digits).same(other, False)
+    other = Yardstick.by(replace(digits, unseen=replace(digits.unseen, x=digits.unseen.x.flip(-1))))
+    assert Yardstick.by(digits).same(other, True) and not Yardstick.by(digits).same(other, False)
 
 
 def test_who_trains_counts_only_where_samples_may_look_otherwise(digits):
-    other = Measured.by(replace(digits, count_N=digits.count_N - 1))
-    assert not Measured.by(digits).same(other, True) and Measured.by(digits).same(other, False)
+    other = Yardstick.by(replace(digits, count_N=digits.count_N - 1))
+    assert not Yardstick.by(digits).same(other, True) and Yardstick.by(digits).same(other, False)
 
 
 @pytest.mark.parametrize("part", ["labels", "fewer", "trials", "names"])
@@ -38,5 +38,5 @@ def test_people_labels_and_trials_always_count(digits, part):
         "trials": lambda: replace(digits, trials=Trials(*pair)),
         "names": lambda: replace(digits, class_names=digits.class_names[::-1]),
     }[part]()
-    assert not Measured.by(digits).same(Measured.by(other), True)
-    assert not Measured.by(digits).same(Measured.by(other), False)
+    assert not Yardstick.by(digits).same(Yardstick.by(other), True)
+    assert not Yardstick.by(digits).same(Yardstick.by(other), False)
