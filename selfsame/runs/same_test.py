@@ -12,13 +12,15 @@ from selfsame.data.tested import LOOKS, Yardstick
 from selfsame.errors import SelfsameError
 from selfsame.runs.experiments import load_data
 
+Pair = tuple[Yardstick, Yardstick]  # what settings are judged on, what the chosen one is tested on
+
 
 def check_same_test(recipe: Recipe, points: Iterable[Point], for_choosing: Callable[[Recipe], Recipe]) -> None:
     """Refuse a point by which others are set apart than by the recipe, or others are the test.
 
     The test is read for its digest, and nothing of it is kept. Nothing is read where no key of the data is tried.
     """
-    known: dict[str, tuple[Yardstick, Yardstick]] = {}
+    known: dict[str, Pair] = {}
     for point in points:
         tried = {key: value for key, value in point.items() if key.startswith("data.")}
         if not tried:
@@ -35,9 +37,9 @@ def _yardsticks(
     recipe: Recipe,
     point: Point,
     for_choosing: Callable[[Recipe], Recipe],
-    known: dict[str, tuple[Yardstick, Yardstick]],
-) -> tuple[Yardstick, Yardstick]:
-    """(what settings are judged on, what the chosen one is tested on)."""
+    known: dict[str, Pair],
+) -> Pair:
+    """Those of the recipe with the values of a point."""
     own = laid(recipe, point) if point else recipe
     if (key := repr(own.data)) not in known:
         options = {name: value for name, value in own.data.options.items() if name not in OPTIONS}
@@ -53,9 +55,7 @@ def _by(part: DataPart) -> Yardstick:
     return Yardstick.by(load_data(part))
 
 
-def _compare(
-    before: tuple[Yardstick, Yardstick], after: tuple[Yardstick, Yardstick], tried: Point, by_looks: bool
-) -> None:
+def _compare(before: Pair, after: Pair, tried: Point, by_looks: bool) -> None:
     (apart, whole), (other_apart, other_whole) = before, after
     if not whole.same(other_whole, by_looks):
         raise SelfsameError(

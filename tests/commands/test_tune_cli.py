@@ -186,6 +186,44 @@ def test_the_variant_that_is_meant(selfsame):
     assert chosen["local"]["lr"] == 0.5 and chosen["local"]["batch"] == 2 and chosen["title"] == "two"
 
 
+def test_runs_on_other_data_are_not_mixed_into_one_table(selfsame):
+    """Before, ended runs were never held to the data: a longer ladder with another --path went on beside them."""
+    people("A")
+    people("B", shift=3.0)
+    words = ("tune", "tab.toml", "--quiet", "--rounds", 1, "--out", "t")
+    assert selfsame(*words, "--over", "local.lr=0.01,0.1")[0] == 0
+    before = Path("t/chosen.toml").read_text()
+    for rates in ("0.01,0.1,0.2", "0.01,0.1"):
+        code, out, err = selfsame(*words, "--over", f"local.lr={rates}", "--path", "B")
+        assert code == 2 and out == "" and err.startswith("selfsame: t/local.lr=0.01: was trained on other data: ")
+        assert err.count("\n") == 1 and not Path("t/local.lr=0.2").exists()
+    assert Path("t/chosen.toml").read_text() == before
+    Path("A").rename("C")  # what was moved is the same data
+    code, _, err = selfsame(*words, "--over", "local.lr=0.01,0.1,0.2", "--path", "C")
+    assert code == 0 and err == "" and len(lines("t")) == 3
+    assert selfsame("tune", "tab.toml", "--quiet", "--rounds", 1, "--out", "t", "--over", "local.lr=0.01,0.1")[0] == 2
+    people("A", shift=3.0)  # other data at the same place
+    code, _, err = selfsame(*words, "--over", "local.lr=0.01,0.1,0.3", "--path", "A")
+    assert code == 2 and "was trained on other data" in err
+
+
+def test_a_recipe_whose_data_moved_goes_on_and_another_is_refused(selfsame):
+    people("A")
+    people("B", shift=3.0)
+    Path("tab.toml").write_text(TABLE + '[[variant]]\ntitle = "one"\n[[variant]]\ntitle = "two"\nlocal.lr = 0.5\n')
+    words = ("recipe", "tab.toml", "--quiet", "--rounds", 2, "--out", "t")
+    assert selfsame(*words)[0] == 0
+    shutil.rmtree("t/02-fixed")
+    code, _, err = selfsame(*words, "--path", "B", "--only", "two")
+    assert code == 2 and "selfsame: t/01-fixed: was trained on other data: " in err and err.count("\n") == 1
+    assert not Path("t/02-fixed").exists()
+    assert selfsame(*words)[0] == 0
+    shutil.rmtree("t/02-fixed/checkpoint")
+    Path("A").rename("C")
+    assert selfsame(*words, "--path", "C", "--jobs", 2)[0] == 0  # each process reads in its recipe where they are
+    assert read_toml(Path("t/02-fixed/recipe.toml"))["data"]["path"] == str(Path("C").absolute())
+
+
 def test_how_samples_look_may_be_tried(selfsame):
     people("A")
     words = ("tune", "tab.toml", "--quiet", "--rounds", 1, "--over", "data.standardise=true,false")
