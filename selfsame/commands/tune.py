@@ -12,7 +12,7 @@ from selfsame.commands.progress import loading, tell, train_and_keep, train_at_o
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.config.recipe import Recipe
+    from selfsame.config.experiment import Variant
     from selfsame.data import Federation
     from selfsame.report.contenders import Contest
     from selfsame.runs.tuning import Tuning
@@ -75,12 +75,12 @@ def tune(
     ladders = read_ladders(over or [])
     if share is not None and not 0 < share < 1:
         raise SelfsameError(f"--share: must lie between 0 and 1, got {share}")
-    recipe = _recipe(file, only, given_tables(path=path, device=device, rounds=rounds), settings or [])
-    first = recipe.run.seed
+    variant = _variant(file, only, given_tables(path=path, device=device, rounds=rounds), settings or [])
+    first = variant.recipe.run.seed
     changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
     task = Task(
-        file, recipe, ladders, tuple(range(first, first + seeds)), halving, by or "", share or 0.0, changed,
-        placed=path is None,
+        file, variant.recipe, ladders, tuple(range(first, first + seeds)), halving, by or "", share or 0.0, changed,
+        placed=path is None, variant=variant,
     )  # fmt: skip
     with loading(quiet):
         tuning = plan(task, out or Path("runs") / f"tune-{file.stem}")
@@ -97,7 +97,7 @@ def tune(
         raise typer.Exit(1)
 
 
-def _recipe(file: Path, only: str | None, given: dict[str, dict[str, object]], settings: list[str]) -> Recipe:
+def _variant(file: Path, only: str | None, given: dict[str, dict[str, object]], settings: list[str]) -> Variant:
     """The one variant of the recipe file that is to be tuned."""
     from selfsame.config.experiment import read_experiment
 
@@ -106,7 +106,7 @@ def _recipe(file: Path, only: str | None, given: dict[str, dict[str, object]], s
     if len(chosen) > 1:
         known = "; ".join(variant.title for variant in chosen)
         raise SelfsameError(f"{file}: has {len(chosen)} variants; name one with --only: {known}")
-    return chosen[0].recipe
+    return chosen[0]
 
 
 def _not_too_many(tuning: Tuning, data: dict[Path, Federation], at_once: int, yes: bool) -> None:

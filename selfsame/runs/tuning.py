@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from selfsame.config.experiment import Experiment, Job, Paper, Variant
+from selfsame.config.experiment import Experiment, Job, Paper, Variant, paper_table
 from selfsame.config.ladders import Ladder, Point, laid, point_name, point_words, points, rungs
 from selfsame.config.recipe import Recipe
 from selfsame.data import Federation
@@ -50,6 +51,7 @@ class Task:
     share: float = 0.0
     changed: Sequence[str] = ()  # what the command line set, for the reader of the results
     placed: bool = True  # whether the recipe itself says where its data lies
+    variant: Variant | None = None  # what it was in its file, with its seeds and the paper's figures
 
 
 def checked(task: Task) -> list[Recipe]:
@@ -274,7 +276,7 @@ class Tuning(Campaign):
         write(self.folder / "tune.html", contest_page(found))
         best = found.best
         if best is not None:
-            write(self.folder / "chosen.toml", chosen_text(found, self.chosen_recipe(best)))
+            write(self.folder / "chosen.toml", chosen_text(found, self.chosen_recipe(best), *self.measured(best)))
         return found
 
     def chosen_recipe(self, best: Contender) -> Recipe:
@@ -283,6 +285,16 @@ class Tuning(Campaign):
         options = {key: value for key, value in recipe.data.options.items() if key not in OPTIONS}
         place = recipe.data.path if self.task.placed else ""
         return replace(recipe, data=replace(recipe.data, options=options, path=place))
+
+    def measured(self, best: Contender) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """The seeds by which the recipe is measured, where it names several, and what the paper says of its method."""
+        variant = self.task.variant
+        if variant is None:
+            return (), {}
+        recipe = laid(self.task.recipe, best.point)
+        seeds = () if variant.seeds == (recipe.run.seed,) else variant.seeds
+        same = recipe.method.name == self.task.recipe.method.name
+        return seeds, paper_table(variant.paper, variant.own_rounds) if same else {}
 
 
 def seconds_a_round(recipe: Recipe, federation: Federation) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfsame.commands import tune
+from selfsame.config.experiment import Paper, read_experiment
 from selfsame.config.recipe import from_mapping, read_toml
 from selfsame.data import load
 
@@ -236,6 +237,24 @@ def test_how_samples_look_may_be_tried(selfsame):
         code, out, err = selfsame("tune", "tab.toml", "--rounds", 1, "--over", f"data.{key}={values}", "--out", "t")
         assert code == 2 and out == "" and err.startswith(f"selfsame: --over data.{key} = ") and err.count("\n") == 1
         assert "other people or samples" in err and not Path("t").exists()
+
+
+def test_the_chosen_recipe_is_measured_as_the_recipe_was(selfsame):
+    """Before, its seeds and the paper's figures were lost."""
+    paper = '[variant.paper]\n"p@1" = [80.5, 0.5]\neer = 4.0\nwhere = "Table 1"\nabout = true\n'
+    Path("two.toml").write_text(f"seeds = [3, 1]\n{Path('two.toml').read_text()}{paper}")
+    words = ("tune", "two.toml", "--over", "local.batch=2", "--only", "two", "--quiet", "--rounds", 1)
+    assert selfsame(*words)[0] == 0
+    (found,) = read_experiment(Path("runs/tune-two/chosen.toml")).variants
+    whole = read_experiment(Path("two.toml")).select(["two"])[0]
+    assert found.seeds == (3, 1) == whole.seeds and found.title == "two" and found.recipe.local.batch == 2
+    assert found.paper.figures == whole.paper.figures == {"p@1": (80.5, 0.5), "eer": (4.0, None)}
+    assert (found.paper.where, found.paper.about, found.paper.rounds) == ("Table 1", True, 4)  # the paper's own rounds
+    code, out, _ = selfsame("recipe", "runs/tune-two/chosen.toml", "--list")
+    assert code == 0 and "0 of 2 runs have ended" in out
+    assert selfsame(*words, "--over", "method.name=fedgn", "--out", "t")[0] == 0
+    (other,) = read_experiment(Path("t/chosen.toml")).variants
+    assert other.seeds == (3, 1) and other.paper == Paper()  # its figures are of another method
 
 
 BAD = {
