@@ -22,6 +22,7 @@ _RUNGS = 5  # at most: a run's first figures after an 81st of its rounds
 _LONG = 80  # characters of a folder's name
 _NOT_TRIED = {
     "run.seed": "every setting has the same seeds; say how many with --seeds",
+    "run.patience": "every setting has all its rounds; no run for choosing ends early",
     "data.name": "settings are compared on the same data",
     "data.path": "settings are compared on the same data",
     "data.apart": "every setting is judged by the same people; see --by",

@@ -97,6 +97,7 @@ class Contest:
     rungs: tuple[tuple[int, int], ...]  # (settings, until which round) of successive halving; empty: a grid
     contenders: tuple[Contender, ...]
     changed: tuple[str, ...] = ()
+    patience: int = 0  # of the recipe, which no run for choosing has
 
     @property
     def best(self) -> Contender | None:
@@ -117,6 +118,8 @@ def how(contest: Contest) -> list[str]:
         said = [f"{first[0]} settings to round {first[1]:,}"]
         said += [f"the best {count} to round {until:,}" for count, until in rest]
         out.append(f"Successive halving: {', '.join(said)}.")
+    if contest.patience:
+        out.append(f"No run ended early: run.patience = {contest.patience} is for the chosen recipe alone.")
     if contest.changed:
         out.append(f"Set on the command line: {', '.join(contest.changed)}.")
     return out

@@ -86,9 +86,9 @@ def apart_of(task: Task, recipes: Sequence[Recipe]) -> str:
 
 
 def _without_test(recipe: Recipe, apart: str, share: float) -> Recipe:
-    """The recipe of a run for choosing."""
+    """The recipe of a run for choosing: it has all its rounds, since no samples are left that could end it early."""
     options = {**recipe.data.options, "apart": apart} | ({"apart_share": share} if share else {})
-    return replace(recipe, data=replace(recipe.data, options=options))
+    return replace(recipe, data=replace(recipe.data, options=options), run=replace(recipe.run, patience=0))
 
 
 def plan(task: Task, folder: Path) -> Tuning:
@@ -259,6 +259,7 @@ class Tuning(Campaign):
             rungs=tuple(self.rungs) if self.task.halving else (),
             contenders=tuple(order),
             changed=tuple(self.task.changed),
+            patience=self.task.recipe.run.patience,
         )
 
     def _apart_words(self) -> str:

@@ -172,6 +172,18 @@ def test_a_run_pauses_and_goes_on(selfsame):
         assert [record["round"] for record in records] == wanted
 
 
+@pytest.mark.parametrize("by", ["eer", "p@1"])
+def test_a_recipe_that_may_end_early_is_tuned_without(by, selfsame):
+    """Before, it was refused for want of the validation samples that tuning itself had taken away."""
+    people("A")
+    Path("tab.toml").write_text(TABLE.replace("[run]", "validation = 1\n[run]\npatience = 2"))
+    code, out, err = selfsame("tune", "tab.toml", "--over", "local.lr=0.01,0.1", "--quiet", "--out", "t", "--by", by)
+    assert code == 0 and err == "" and "No run ended early: run.patience = 2 is for the chosen recipe alone." in out
+    assert read_toml(Path("t/local.lr=0.1/recipe.toml"))["run"]["patience"] == 0
+    chosen = read_toml(Path("t/chosen.toml"))
+    assert chosen["run"]["patience"] == 2 and chosen["data"]["validation"] == 1
+
+
 def test_every_setting_that_diverges(selfsame):
     code, out, _ = selfsame(
         "tune", "small.toml", "--over", "local.lr=1e25,1e26", "--out", "t", "--quiet", "--rounds", 6

@@ -56,6 +56,7 @@ def test_numbers_are_read_as_they_were_written(numbers):
         ("a.b.c=1", "unknown part 'a'"),
         ("local.lr=0.1,0.1", "names a value twice"),
         ("run.seed=1,2", "how many with --seeds"),
+        ("run.patience=1,2", "has all its rounds"),
         ("data.name=digits,mnist", "on the same data"),
         ("data.apart=people", "by the same people"),
     ],
