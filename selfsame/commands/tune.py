@@ -120,8 +120,8 @@ def _not_too_many(tuning: Tuning, data: dict[Path, Federation], at_once: int, ye
     each = seconds_a_round(left[0].recipe, data[left[0].folder])
     total = each * tuning.work() * len(left) / len(tuning.jobs) / at_once
     raise SelfsameError(
-        f"--over: {len(left)} runs, {tuning.work():,} rounds in all, about {span_words(total)} with --jobs {at_once}; "
-        f"add --yes to begin{'' if tuning.task.halving else ', or --halving'}"
+        f"--over: {len(left)} runs, {tuning.work():,} rounds in all, about {span_words(total)} of rounds with --jobs "
+        f"{at_once}, starting and evaluating apart; add --yes to begin{'' if tuning.task.halving else ', or --halving'}"
     )
 
 

@@ -60,9 +60,12 @@ def checked(task: Task) -> list[Recipe]:
         one_of("--by", task.by, JUDGES)
     if task.halving and any(ladder.key == "run.rounds" for ladder in task.ladders):
         raise SelfsameError("--over run.rounds: with --halving the rounds are its own; leave one of the two out")
-    found = []
+    found: list[Recipe] = []
     for point in points(task.ladders):
         recipe = laid(task.recipe, point)
+        if recipe in found:
+            again = point_words(points(task.ladders)[found.index(recipe)])
+            raise SelfsameError(f"--over {point_words(point)}: is the same setting as {again}; name it once")
         try:
             resolve(recipe)
             method = make(recipe.method.name, recipe.method.options)

@@ -270,6 +270,10 @@ def test_the_chosen_recipe_is_measured_as_the_recipe_was(selfsame):
 
 
 BAD = {
+    "one setting twice": (
+        ("small.toml", "--over", "local.lr=1,1.0"),
+        "local.lr = 1.0: is the same setting as local.lr = 1;",
+    ),
     "no ladder": (("small.toml",), "--over: name a key and the values to try"),
     "unknown key": (("small.toml", "--over", "local.bach=1"), "did you mean 'batch'"),
     "unknown option": (("small.toml", "--over", "nosuch=1"), "unknown option 'nosuch'"),
@@ -306,6 +310,21 @@ def test_bad_input_is_one_line_and_leaves_nothing(case, selfsame):
 def test_a_long_wait_is_asked_for(selfsame, monkeypatch):
     monkeypatch.setattr(tune, "MANY", 2)
     code, _, err = selfsame("tune", "small.toml", *RATES, "--jobs", 2)
-    assert code == 2 and "--over: 3 runs, 12 rounds in all, about " in err and "add --yes to begin, or --halving" in err
+    assert code == 2 and "--over: 3 runs, 12 rounds in all, about " in err
+    assert " of rounds with --jobs 2, starting and evaluating apart; add --yes to begin, or --halving" in err
     assert not Path("runs").exists()
     assert selfsame("tune", "small.toml", *RATES, "--yes", "--rounds", 1, "--quiet")[0] == 0
+
+
+def test_every_variant_is_tuned_alike(selfsame):
+    """As the guide says, each in a folder of its own: the same people or samples are set apart for all."""
+    for title in ("one", "two"):
+        words = ("--only", title, "--over", "local.batch=2,4", "--quiet", "--rounds", 1, "--out", f"t-{title}")
+        assert selfsame("tune", "two.toml", *words)[0] == 0
+        assert read_toml(Path(f"t-{title}/chosen.toml"))["title"] == title
+    prints = {file.read_text() for file in Path().glob("t-*/*/data.json")}
+    assert len(list(Path().glob("t-*/*/data.json"))) == 4 and len(prints) == 1
+    code, _, err = selfsame(
+        "tune", "two.toml", "--only", "two", "--over", "local.batch=2", "--rounds", 1, "--out", "t-one"
+    )
+    assert code == 2 and "holds a run of another recipe (local.lr)" in err

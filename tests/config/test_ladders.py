@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -143,3 +144,15 @@ def test_rungs_grow_longer_and_narrower(settings, rounds):
     assert all(a > b and x < y for (a, x), (b, y) in pairwise(found))
     assert settings <= 2 or rounds == 1 or found[-1][0] == 2
     assert sum(count * end for count, end in found) <= settings * rounds * (1 + math.log(settings, 3))
+
+
+def test_the_guide_counts_the_rounds_of_halving_as_they_are():
+    """12 settings of 600 rounds; each rung trains only what is beyond the one before."""
+    before, total = 0, 0
+    for count, until in rungs(12, 600, True):
+        total += count * (until - before)
+        before = until
+    guide = " ".join((Path(__file__).parents[2] / "docs" / "guides" / "tune.md").read_text().split())
+    assert total == 12 * 66 + 4 * 134 + 2 * 400
+    assert "12 settings of 600 rounds: all to round 66, the best 4 to round 200, the best 2 to round 600" in guide
+    assert f"{total:,} rounds in place of {12 * 600:,}" in guide

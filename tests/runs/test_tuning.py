@@ -80,6 +80,12 @@ def test_people_are_set_apart_where_the_test_has_unseen_ones(tmp_path):
     ("over", "more", "words"),
     [
         (["local.lr=0.1,-1"], {}, r"--over local.lr = -1: local.lr: must be at least 0"),
+        (
+            ["alpha=1,1.0"],
+            {"recipe": recipe(method={"name": "fedhide"})},
+            r"--over alpha = 1.0: is the same setting as",
+        ),
+        (["local.lr=1,2,1.0"], {}, r"--over local.lr = 1.0: is the same setting as local.lr = 1; name it once"),
         (["alhpa=0.1"], {}, r"--over alhpa = 0.1: fixed: unknown option 'alhpa'"),
         (["local.bach=1"], {}, r"--over local.bach = 1: local.bach: unknown option; did you mean 'batch'"),
         (["local.lr=0.1"], {"by": "luck"}, r"--by: 'luck' is not one of eer"),
