@@ -43,11 +43,13 @@ def loading(quiet: bool = False) -> Iterator[None]:
             bar.stop()
 
 
-def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False, until: int = 0) -> RunView | None:
+def train_and_keep(
+    run: Run, quiet: bool, label: str = "", told: bool = False, until: int = 0, parent: int = 0
+) -> RunView | None:
     """Train, keep the result beside the run and give its view; among several processes, the first alone does so.
 
     A run that the user stops has a checkpoint, says how it goes on, and ends the command. `told`: the data's notes are
-    known already. `until`: the round after which it pauses.
+    known already. `until`: the round after which it pauses. `parent`: the process without which it ends.
     """
     from selfsame.runs.loop import carry_on
     from selfsame.runs.stopping import stoppable
@@ -62,7 +64,7 @@ def train_and_keep(run: Run, quiet: bool, label: str = "", told: bool = False, u
         with watched(run, quiet, label) as tick:
             carry_on(run, tick, until=until)
     else:
-        with stoppable() as stop, watched(run, quiet, label) as tick:
+        with stoppable(parent=parent) as stop, watched(run, quiet, label) as tick:
             carry_on(run, tick, stop.asked, until)
         if stop.asked() and not run.done and not run.paused(until):
             _tell_stopped(run)

@@ -134,6 +134,7 @@ def resume(
         typer.Option(min=0, help="Pause after this round, with a checkpoint and its figures.", show_default="the last"),
     ] = 0,
     trust_code: TrustCode = False,
+    parent: Annotated[int, typer.Option(hidden=True, help="End after the round when this process has gone.")] = 0,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint. A finished one is shown again.
@@ -148,7 +149,7 @@ def resume(
         with loading(quiet or not ranks.first):
             current = load_run(run, ranks=ranks, trust_code=trust_code, path=path, rounds=rounds)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
-            shown = train_and_keep(current, quiet, until=until)
+            shown = train_and_keep(current, quiet, until=until, parent=parent)
         else:
             shown = read_view(run) if ranks.first else None
         show_run(current, shown, run)

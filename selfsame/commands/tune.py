@@ -12,7 +12,7 @@ from selfsame.commands.progress import loading, tell, train_and_keep, train_at_o
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.config.recipe import Recipe
+    from selfsame.config.experiment import Variant
     from selfsame.data import Federation
     from selfsame.report.contenders import Contest
     from selfsame.runs.tuning import Tuning
@@ -75,12 +75,12 @@ def tune(
     ladders = read_ladders(over or [])
     if share is not None and not 0 < share < 1:
         raise SelfsameError(f"--share: must lie between 0 and 1, got {share}")
-    recipe = _recipe(file, only, given_tables(path=path, device=device, rounds=rounds), settings or [])
-    first = recipe.run.seed
+    variant = _variant(file, only, given_tables(path=path, device=device, rounds=rounds), settings or [])
+    first = variant.recipe.run.seed
     changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
     task = Task(
-        file, recipe, ladders, tuple(range(first, first + seeds)), halving, by or "", share or 0.0, changed,
-        placed=path is None,
+        file, variant.recipe, ladders, tuple(range(first, first + seeds)), halving, by or "", share or 0.0, changed,
+        placed=path is None, variant=variant,
     )  # fmt: skip
     with loading(quiet):
         tuning = plan(task, out or Path("runs") / f"tune-{file.stem}")
@@ -90,13 +90,14 @@ def tune(
         _not_too_many(tuning, data, at_once, yes)
         for rung in range(len(tuning.rungs)):
             _train(tuning, rung, data, at_once, quiet)
+            tuning.check(rung)
         found = tuning.finish()
     _show(found, tuning.folder)
     if found.best is None:
         raise typer.Exit(1)
 
 
-def _recipe(file: Path, only: str | None, given: dict[str, dict[str, object]], settings: list[str]) -> Recipe:
+def _variant(file: Path, only: str | None, given: dict[str, dict[str, object]], settings: list[str]) -> Variant:
     """The one variant of the recipe file that is to be tuned."""
     from selfsame.config.experiment import read_experiment
 
@@ -105,7 +106,7 @@ def _recipe(file: Path, only: str | None, given: dict[str, dict[str, object]], s
     if len(chosen) > 1:
         known = "; ".join(variant.title for variant in chosen)
         raise SelfsameError(f"{file}: has {len(chosen)} variants; name one with --only: {known}")
-    return chosen[0].recipe
+    return chosen[0]
 
 
 def _not_too_many(tuning: Tuning, data: dict[Path, Federation], at_once: int, yes: bool) -> None:
@@ -119,8 +120,8 @@ def _not_too_many(tuning: Tuning, data: dict[Path, Federation], at_once: int, ye
     each = seconds_a_round(left[0].recipe, data[left[0].folder])
     total = each * tuning.work() * len(left) / len(tuning.jobs) / at_once
     raise SelfsameError(
-        f"--over: {len(left)} runs, {tuning.work():,} rounds in all, about {span_words(total)} with --jobs {at_once}; "
-        f"add --yes to begin{'' if tuning.task.halving else ', or --halving'}"
+        f"--over: {len(left)} runs, {tuning.work():,} rounds in all, about {span_words(total)} of rounds with --jobs "
+        f"{at_once}, starting and evaluating apart; add --yes to begin{'' if tuning.task.halving else ', or --halving'}"
     )
 
 

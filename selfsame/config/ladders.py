@@ -18,9 +18,11 @@ from selfsame.fields import nearest
 Point = dict[str, Any]  # a value for each ladder, by keys like local.lr
 
 KEPT = 3  # of so many settings one goes on to the next rung
+_RUNGS = 5  # at most: a run's first figures after an 81st of its rounds
 _LONG = 80  # characters of a folder's name
 _NOT_TRIED = {
     "run.seed": "every setting has the same seeds; say how many with --seeds",
+    "run.patience": "every setting has all its rounds; no run for choosing ends early",
     "data.name": "settings are compared on the same data",
     "data.path": "settings are compared on the same data",
     "data.apart": "every setting is judged by the same people; see --by",
@@ -127,16 +129,20 @@ def at_an_end(ladders: Sequence[Ladder], point: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def rung_ends(rounds: int) -> list[int]:
+    """The rounds after which settings may be compared: all of them, a third, a ninth ... the same for any ladder."""
+    return sorted({max(1, rounds // KEPT**number) for number in range(_RUNGS)})
+
+
 def rungs(settings: int, rounds: int, halving: bool) -> list[tuple[int, int]]:
     """(how many settings, until which round), rung by rung; without halving all settings have all rounds.
 
     With it the best third of a rung, and never one alone, goes on to three times as many rounds; the last rung is the
-    whole run.
+    whole run. Where there are more settings than rungs for them, fewer than a third go on from the first.
     """
     counts = [settings]
     while halving and counts[-1] > 2:
         counts.append(max(2, -(-counts[-1] // KEPT)))
-    ends = [max(1, rounds // KEPT ** (len(counts) - 1 - number)) for number in range(len(counts))]
-    return [
-        (count, end) for number, (count, end) in enumerate(zip(counts, ends, strict=True)) if end not in ends[:number]
-    ]
+    ends = rung_ends(rounds)[-len(counts) :]
+    later = counts[1:][len(counts) - len(ends) :]
+    return list(zip([settings, *later], ends, strict=True))

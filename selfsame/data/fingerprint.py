@@ -117,13 +117,13 @@ def keep_fingerprint(federation: Federation, folder: Path) -> None:
     write_json(folder / FILE, Fingerprint.of(federation).to_dict())
 
 
-def check_fingerprint(federation: Federation, folder: Path) -> tuple[str, ...]:
+def check_fingerprint(federation: Federation | Fingerprint, folder: Path) -> tuple[str, ...]:
     """Refuse another federation than that of the run in this folder; gives what a user should know."""
     file = folder / FILE
     if not file.is_file():
         return (UNKNOWN,)
     then = _read(file)
-    now = Fingerprint.of(federation)
+    now = federation if isinstance(federation, Fingerprint) else Fingerprint.of(federation)
     if changed := then.changes(now):
         raise SelfsameError(
             f"{folder}: was trained on other data: {changed}; name the folder of the data as it was with --path, or "
@@ -185,6 +185,11 @@ def _trained(federation: Federation) -> Iterator[Tensor]:
         client_M = torch.searchsorted(end_N, place, right=True)
         index_M = place - (end_N - count_N)[client_M]
         yield federation.source.rows(client_M.to(device), index_M[:, None].to(device))[:, 0]
+
+
+def samples_print(samples: Samples) -> PartPrint:
+    """Of one part by itself."""
+    return _print(len(samples.y), _evaluated(samples))
 
 
 def _print(count: int, blocks: Iterator[Tensor]) -> PartPrint:

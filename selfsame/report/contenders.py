@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from selfsame.config.experiment import FIGURES
 from selfsame.config.ladders import Ladder, Point, at_an_end, point_words
-from selfsame.config.recipe import Recipe, to_toml
+from selfsame.config.recipe import Recipe, tables_to_toml, to_mapping
 from selfsame.report.page import page, panels
 from selfsame.report.style import THEME, clean, log_axis, panel, styled
 from selfsame.report.table import Sheet
@@ -97,6 +97,7 @@ class Contest:
     rungs: tuple[tuple[int, int], ...]  # (settings, until which round) of successive halving; empty: a grid
     contenders: tuple[Contender, ...]
     changed: tuple[str, ...] = ()
+    patience: int = 0  # of the recipe, which no run for choosing has
 
     @property
     def best(self) -> Contender | None:
@@ -117,6 +118,8 @@ def how(contest: Contest) -> list[str]:
         said = [f"{first[0]} settings to round {first[1]:,}"]
         said += [f"the best {count} to round {until:,}" for count, until in rest]
         out.append(f"Successive halving: {', '.join(said)}.")
+    if contest.patience:
+        out.append(f"No run ended early: run.patience = {contest.patience} is for the chosen recipe alone.")
     if contest.changed:
         out.append(f"Set on the command line: {', '.join(contest.changed)}.")
     return out
@@ -163,14 +166,24 @@ def contest_markdown(contest: Contest) -> str:
     return "\n".join([f"# tune {clean(contest.title)}", "", contest_sheet(contest).markdown(), *lines, ""])
 
 
-def chosen_text(contest: Contest, recipe: Recipe) -> str:
-    """The chosen recipe as TOML; how it was chosen stands in comments at its head."""
+def chosen_text(
+    contest: Contest, recipe: Recipe, seeds: Sequence[int] = (), paper: Mapping[str, Any] | None = None
+) -> str:
+    """The chosen recipe as TOML, with the seeds that it is measured by and the paper's figures, where it has any.
+
+    How it was chosen stands in comments at its head.
+    """
     said = [f"Chosen by `selfsame tune {contest.title}`.", *how(contest), "All settings, the best first:"]
     rows = [f"  {one.words}: {one.shown(contest.by)}, round {one.round:,}" for one in contest.contenders]
     label = f"({FIGURES[contest.by].label}; ±: half the range over the seeds)"
     lines = [*said[:-1], f"{said[-1]} {label}", *rows, *remarks(contest)]
     comments = [part for line in lines for part in _wrapped(clean(line))]
-    return "\n".join([*comments, "", to_toml(recipe)])
+    tables = {
+        **({"seeds": list(seeds)} if seeds else {}),
+        **to_mapping(recipe),
+        **({"paper": dict(paper)} if paper else {}),
+    }
+    return "\n".join([*comments, "", tables_to_toml(tables)])
 
 
 def _wrapped(line: str) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from selfsame.errors import SelfsameError
-from selfsame.files import locked_folder
+from selfsame.files import lock_holder, locked_folder
 
 _MOST = 100_000  # numbers that a name may have
 
@@ -20,7 +20,9 @@ def claimed(folder: Path) -> Iterator[None]:
         return
     with locked_folder(folder) as ours:
         if not ours:
-            raise SelfsameError(f"{folder}: another process is writing to it; wait until it ends, or stop it")
+            holder = lock_holder(folder)
+            who = "" if holder is None else f" (process {holder})"
+            raise SelfsameError(f"{folder}: another process is writing to it{who}; wait until it ends, or stop it")
         yield
 
 

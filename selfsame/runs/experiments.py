@@ -11,6 +11,7 @@ from typing import Any
 from selfsame.config.experiment import Experiment, Job
 from selfsame.config.recipe import AGGREGATIONS, DataPart, Recipe, differences, from_mapping, parse_setting, read_toml
 from selfsame.data import Federation, load
+from selfsame.data.fingerprint import Fingerprint, check_fingerprint
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import prepare, resolve
 from selfsame.errors import SelfsameError
@@ -24,7 +25,7 @@ from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
 from selfsame.runs.course import Run, ended_early
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import load_run, start
+from selfsame.runs.run import load_run, placed, start
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import keep_view, read_view
 from selfsame.runs.untrained import untrained_view
@@ -38,6 +39,7 @@ class Standing:
     round: int = 0
     differs: tuple[str, ...] = ()  # the keys in which the run that lies there is another one
     view: RunView | None = None  # of a run that has ended, well or not
+    place: str = ""  # where its data lay
 
     @property
     def words(self) -> str:
@@ -66,9 +68,15 @@ def standing(folder: Path, recipe: Recipe, untrained: bool = False) -> Standing:
     done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
     shown = read_view(folder) if (folder / "result.json").is_file() else None
     ended = shown is not None and (
-        untrained or done >= stored.run.rounds or shown.diverged or ended_early(shown.history, stored.run.patience)
-    )
-    return Standing(True, done, tuple(differs), shown if ended else None)
+        untrained or _whole(shown, done) >= stored.run.rounds or shown.diverged
+        or ended_early(shown.history, stored.run.patience)
+    )  # fmt: skip
+    return Standing(True, done, tuple(differs), shown if ended else None, stored.data.path)
+
+
+def _whole(shown: RunView, done: int) -> int:
+    """The round that a run has come to and was looked at; a view may be of an earlier pause."""
+    return min(done, int(shown.history[-1]["round"]) if shown.history else 0)
 
 
 def _fitted(stored: Recipe, wanted: Recipe) -> set[str]:
@@ -102,9 +110,12 @@ class Campaign:
         return [job for job in self.jobs if job.variant in variants]
 
     def left(self, jobs: Iterable[Job]) -> list[tuple[Job, Federation]]:
-        """Those that have not ended, with their data; what does not fit is said before the first one is trained."""
-        work, data, fits = [], dict[str, Federation](), set()
-        for job in jobs:
+        """Those that have not ended, with their data; what does not fit is said before the first one is trained.
+
+        So is a run that was trained on other data than these.
+        """
+        chosen, work, data, fits = list(jobs), [], dict[str, Federation](), set()
+        for job in chosen:
             now = self.there[job.folder]
             if now.differs:
                 keys = ", ".join(now.differs)
@@ -121,12 +132,33 @@ class Campaign:
                 prepare(job.recipe, data[key])
                 fits.add(job.variant.number)
             work.append((job, data[key]))
+        self._hold_to_data(chosen if work else [], data)
         return work
+
+    def _hold_to_data(self, chosen: list[Job], data: Mapping[str, Federation]) -> None:
+        """Refuse a run in the folder that was trained on other data: figures of both would stand in one table.
+
+        Held to its data is each of the chosen ones, each whose data has been loaded, and each whose data lay elsewhere.
+        """
+        prints: dict[str, Fingerprint] = {}
+        for job in self.jobs:
+            now, key = self.there[job.folder], repr(job.recipe.data)
+            if not now.there or now.differs or not (job in chosen or key in data or self._moved(job)):
+                continue
+            if key not in prints:
+                prints[key] = Fingerprint.of(data[key] if key in data else load_data(job.recipe.data))
+            check_fingerprint(prints[key], job.folder)
+
+    def _moved(self, job: Job) -> bool:
+        """Whether the data of a run is named at another place than where it lay when the run began."""
+        now, wanted = self.there[job.folder], placed(job.recipe).data.path
+        return now.there and bool(wanted) and wanted != now.place
 
     def open(self, job: Job, federation: Federation) -> Run:
         """The run, from its last checkpoint or from the beginning."""
         if (job.folder / "recipe.toml").is_file():
-            return load_run(job.folder, federation, trust_code=True)  # it holds the recipe that is being run
+            path = Path(job.recipe.data.path) if self._moved(job) else None
+            return load_run(job.folder, federation, trust_code=True, path=path)  # the recipe there is being run
         return start(job.recipe, job.folder, federation)
 
     def measure_untrained(self, work: list[tuple[Job, Federation]]) -> list[tuple[Job, Federation]]:
@@ -151,8 +183,10 @@ class Campaign:
         When `stop` says so, each is told to end after its round; all end after round `until`, if there is one.
         """
         for job, federation in work:
-            if not (job.folder / "recipe.toml").is_file():
-                start(job.recipe, job.folder, federation)
+            if not (job.folder / "recipe.toml").is_file() or self._moved(
+                job
+            ):  # processes read from its recipe where data lie
+                self.open(job, federation)
         folders = [job.folder for job, _ in work]
         work.clear()  # the processes load the data by themselves
 

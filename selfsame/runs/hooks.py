@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from selfsame.config.ladders import rung_ends
 from selfsame.engine import checkpoint
 from selfsame.engine.batches import steps_a_round
 from selfsame.engine.plan import cohort_size
@@ -84,14 +85,14 @@ class Regular(Hook):
 
     every: int
     act: Callable[[Run], None]
-    also: int = 0  # a round after which it is done as well; 0: none
+    also: frozenset[int] = frozenset()  # rounds after which it is done as well
 
     def due(self, run: Run) -> int:
         regular = (run.state.round // self.every + 1) * self.every
-        return min(regular, self.also) if run.state.round < self.also else regular
+        return min([regular, *(also for also in self.also if also > run.state.round)])
 
     def after(self, run: Run, done: Stretch) -> bool:
-        if run.state.round % self.every == 0 or run.state.round == self.also or run.done:
+        if run.state.round % self.every == 0 or run.state.round in self.also or run.done:
             self.act(run)
         return True
 
@@ -129,9 +130,13 @@ class Best(Hook):
 
 
 def usual_hooks(run: Run, tick: Tick | None, until: int = 0) -> list[Hook]:
-    """What a run does between its rounds, in this order; it is also looked at after round `until`."""
+    """What a run does between its rounds, in this order.
+
+    It is also looked at after round `until`; one that settings are chosen by, wherever such runs may be compared.
+    """
     looks, checkpoints = marks(run.problem)
-    looking = Regular(looks, partial(look, tick=tick), until)
+    compared = rung_ends(run.recipe.run.rounds) if run.recipe.data.options.get("apart") else []
+    looking = Regular(looks, partial(look, tick=tick), frozenset({until, *compared}))
     return [Joining(run.recipe.cohort.join_round), Divergence(), looking, Best(), Regular(checkpoints, keep)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -24,7 +25,8 @@ def resume_all(
     With `until` a run ends there after that round.
 
     What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed;
-    so does `stop`. A process that is told to end finishes its round and writes a checkpoint.
+    so does `stop`. A process that is told to end finishes its round and writes a checkpoint, and so does one whose
+    parent has gone.
     """
     waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
     try:
@@ -38,7 +40,8 @@ def resume_all(
                     continue
                 del running[folder]
                 if code not in _ENDED or not (folder / "result.json").is_file():  # Python itself also ends with 1
-                    raise SelfsameError(f"{folder}: {_last_line(folder / 'output.txt') or f'ended with code {code}'}")
+                    said = _last_line(folder / "output.txt").removeprefix(f"{folder}: ")
+                    raise SelfsameError(f"{folder}: {said or f'ended with code {code}'}")
                 ended(folder)
             time.sleep(_LOOK)
     finally:
@@ -51,6 +54,7 @@ def resume_all(
 def _begin(folder: Path, until: int) -> subprocess.Popen[bytes]:
     with opened(folder / "output.txt", append=False) as out:
         command = [sys.executable, "-m", "selfsame", "resume", str(folder), "--quiet", "--trust-code"]
+        command += ["--parent", str(os.getpid())]
         command += ["--until", str(until)] if until else []
         return subprocess.Popen(
             command,

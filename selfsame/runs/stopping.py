@@ -25,13 +25,15 @@ def never() -> bool:
 
 
 class Stopping:
-    """Whether the run shall end, and by which signal."""
+    """Whether the run shall end, and by which signal; `parent`: the process whose end is one too, 0: none."""
 
-    def __init__(self) -> None:
-        self.signal, self.when = 0, 0.0
+    def __init__(self, parent: int = 0) -> None:
+        self.signal, self.when, self.parent = 0, 0.0, parent
 
     def asked(self) -> bool:
-        """Whether the first signal has come."""
+        """Whether the first signal has come, or the parent has gone without one."""
+        if not self.signal and self.parent and os.getppid() != self.parent:
+            self.signal, self.when = signal.SIGTERM, time.monotonic()
         return self.signal != 0
 
     @property
@@ -41,12 +43,13 @@ class Stopping:
 
 
 @contextmanager
-def stoppable(words: str = "stopping after this round; once more ends at once") -> Iterator[Stopping]:
+def stoppable(words: str = "stopping after this round; once more ends at once", parent: int = 0) -> Iterator[Stopping]:
     """The first signal is told of at once, in these words, also while a long operation runs.
 
-    Elsewhere than in the main thread nothing is listened for.
+    Elsewhere than in the main thread nothing is listened for. `parent`: a process without which there is nobody to wait
+    for the run.
     """
-    stop = Stopping()
+    stop = Stopping(parent)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from selfsame.config.experiment import Experiment, Job, Paper, Variant
+from selfsame.config.experiment import Experiment, Job, Paper, Variant, paper_table
 from selfsame.config.ladders import Ladder, Point, laid, point_name, point_words, points, rungs
 from selfsame.config.recipe import Recipe
 from selfsame.data import Federation
@@ -26,9 +27,11 @@ from selfsame.report.contenders import (
     contest_page,
 )  # fmt: skip
 from selfsame.report.view import RunView
+from selfsame.report.words import finite
 from selfsame.runs.experiments import Campaign, load_data
 from selfsame.runs.loop import Trainer
 from selfsame.runs.run import start
+from selfsame.runs.same_test import check_same_test
 from selfsame.runs.summary import read_view
 
 _TIMED = 1.0  # seconds of rounds by which the rest is estimated
@@ -48,6 +51,7 @@ class Task:
     share: float = 0.0
     changed: Sequence[str] = ()  # what the command line set, for the reader of the results
     placed: bool = True  # whether the recipe itself says where its data lies
+    variant: Variant | None = None  # what it was in its file, with its seeds and the paper's figures
 
 
 def checked(task: Task) -> list[Recipe]:
@@ -56,9 +60,12 @@ def checked(task: Task) -> list[Recipe]:
         one_of("--by", task.by, JUDGES)
     if task.halving and any(ladder.key == "run.rounds" for ladder in task.ladders):
         raise SelfsameError("--over run.rounds: with --halving the rounds are its own; leave one of the two out")
-    found = []
+    found: list[Recipe] = []
     for point in points(task.ladders):
         recipe = laid(task.recipe, point)
+        if recipe in found:
+            again = point_words(points(task.ladders)[found.index(recipe)])
+            raise SelfsameError(f"--over {point_words(point)}: is the same setting as {again}; name it once")
         try:
             resolve(recipe)
             method = make(recipe.method.name, recipe.method.options)
@@ -78,19 +85,20 @@ def apart_of(task: Task, recipes: Sequence[Recipe]) -> str:
         return JUDGES[task.by].apart
     if not all(make(one.method.name, one.method.options).federated for one in recipes):
         return "samples"
-    return "people" if len(load_data(_without_test(recipes[0], "auto", task.share).data).unseen.y) else "samples"
+    return "people" if len(load_data(_without_test(task.recipe, "auto", task.share).data).unseen.y) else "samples"
 
 
 def _without_test(recipe: Recipe, apart: str, share: float) -> Recipe:
-    """The recipe of a run for choosing."""
+    """The recipe of a run for choosing: it has all its rounds, since no samples are left that could end it early."""
     options = {**recipe.data.options, "apart": apart} | ({"apart_share": share} if share else {})
-    return replace(recipe, data=replace(recipe.data, options=options))
+    return replace(recipe, data=replace(recipe.data, options=options), run=replace(recipe.run, patience=0))
 
 
 def plan(task: Task, folder: Path) -> Tuning:
     """The runs that choose, in their folder; what is wrong with a setting is said before the first is trained."""
     recipes = checked(task)
     apart = apart_of(task, recipes)
+    check_same_test(task.recipe, points(task.ladders), lambda recipe: _without_test(recipe, apart, task.share))
     by = task.by or ("eer" if apart == "people" else "p@1")
     variants: list[Variant] = []
     for point, recipe in zip(points(task.ladders), recipes, strict=True):
@@ -146,17 +154,16 @@ class Tuning(Campaign):
             for job in self.jobs:
                 record = self.record(job, rung)
                 if record is not None:
-                    out.append(self._line(job, record))
+                    out.append(self._line(job, rung, record))
         return out
 
-    def _line(self, job: Job, record: Record) -> Record:
-        view = self.views[job.folder]
+    def _line(self, job: Job, rung: int, record: Record) -> Record:
         return {
             "setting": self.point(job.variant),
             "seed": job.recipe.run.seed,
             "round": record.get("round"),
             "figures": {key: record[key] for key in _FIGURES if record.get(key) is not None},
-            "diverged": view.diverged,
+            "diverged": self._lost(job, rung),
             "seconds": record.get("seconds"),
             "run": job.folder.name,
         }
@@ -165,13 +172,44 @@ class Tuning(Campaign):
         return points(self.task.ladders)[variant.number - 1]
 
     def record(self, job: Job, rung: int) -> Record | None:
-        """The figures of a run at the end of a rung; None: it has not come so far. One that diverged has none."""
+        """The figures of a run at the end of a rung; None: there are none. One that diverged before has its round."""
         view = self.views.get(job.folder)
         if view is None:
             return None
-        if view.diverged:
+        found = self.reached[job.folder].get(self.end(job, rung))
+        if view.diverged and (found is None or finite(found.get("loss")) is None):
             return {"round": view.history[-1]["round"] if view.history else 0}
-        return self.reached[job.folder].get(self.until(rung) or job.recipe.run.rounds)
+        return found
+
+    def end(self, job: Job, rung: int) -> int:
+        """The round at which a run is judged in a rung."""
+        return self.until(rung) or job.recipe.run.rounds
+
+    def arrived(self, job: Job, rung: int) -> bool:
+        """Whether a run is at the end of a rung or past it; one that diverged goes no further."""
+        view = self.views.get(job.folder)
+        return view is not None and (view.diverged or max(self.reached[job.folder], default=0) >= self.end(job, rung))
+
+    def check(self, rung: int) -> None:
+        """Refuse to compare the settings of a rung where one lacks its figure for another reason than divergence."""
+        for job in self.jobs:
+            if job.variant not in self.alive(rung) or self._lost(job, rung):
+                continue
+            record, end = self.record(job, rung), self.end(job, rung)
+            if record is None:
+                raise SelfsameError(
+                    f"{job.folder}: was not looked at after round {end:,}, so settings cannot be compared there; name "
+                    "another folder with --out"
+                )
+            if finite(record.get(self.task.by)) is None:
+                raise SelfsameError(
+                    f"--by {self.task.by}: {job.folder} has no such figure after round {end:,}; judge by another one"
+                )
+
+    def _lost(self, job: Job, rung: int) -> bool:
+        """Whether a run diverged before the end of a rung."""
+        record = self.record(job, rung)
+        return record is not None and self.views[job.folder].diverged and finite(record.get("loss")) is None
 
     def tried(self, rung: int, variants: Sequence[Variant]) -> list[Contender]:
         """The settings of a rung, the best first; those with a run that diverged last."""
@@ -197,7 +235,7 @@ class Tuning(Campaign):
     def missing(self, rung: int) -> list[Job]:
         """The runs of a rung that have not come to its end."""
         alive = self.alive(rung)
-        return [job for job in self.jobs if job.variant in alive and self.record(job, rung) is None]
+        return [job for job in self.jobs if job.variant in alive and not self.arrived(job, rung)]
 
     def work(self) -> int:
         """Rounds of all runs together."""
@@ -224,6 +262,7 @@ class Tuning(Campaign):
             rungs=tuple(self.rungs) if self.task.halving else (),
             contenders=tuple(order),
             changed=tuple(self.task.changed),
+            patience=self.task.recipe.run.patience,
         )
 
     def _apart_words(self) -> str:
@@ -241,7 +280,7 @@ class Tuning(Campaign):
         write(self.folder / "tune.html", contest_page(found))
         best = found.best
         if best is not None:
-            write(self.folder / "chosen.toml", chosen_text(found, self.chosen_recipe(best)))
+            write(self.folder / "chosen.toml", chosen_text(found, self.chosen_recipe(best), *self.measured(best)))
         return found
 
     def chosen_recipe(self, best: Contender) -> Recipe:
@@ -250,6 +289,16 @@ class Tuning(Campaign):
         options = {key: value for key, value in recipe.data.options.items() if key not in OPTIONS}
         place = recipe.data.path if self.task.placed else ""
         return replace(recipe, data=replace(recipe.data, options=options, path=place))
+
+    def measured(self, best: Contender) -> tuple[tuple[int, ...], dict[str, Any]]:
+        """The seeds by which the recipe is measured, where it names several, and what the paper says of its method."""
+        variant = self.task.variant
+        if variant is None:
+            return (), {}
+        recipe = laid(self.task.recipe, best.point)
+        seeds = () if variant.seeds == (recipe.run.seed,) else variant.seeds
+        same = recipe.method.name == self.task.recipe.method.name
+        return seeds, paper_table(variant.paper, variant.own_rounds) if same else {}
 
 
 def seconds_a_round(recipe: Recipe, federation: Federation) -> float:

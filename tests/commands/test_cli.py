@@ -71,6 +71,8 @@ def test_help_documents_every_option(name, selfsame):
     words = " ".join(out.split())
     for param in COMMANDS[name].params:
         assert param.help, f"{name} {param.name} has no help"
+        if getattr(param, "hidden", False):  # what one process of selfsame tells another
+            continue
         assert " ".join(param.help.split())[:40] in words
         for option in param.opts:
             assert option.lower() in words.lower()

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from selfsame import nets
-from selfsame.config.experiment import FIGURES, read_experiment
-from selfsame.config.recipe import from_mapping, to_toml
+from selfsame.config.experiment import FIGURES, paper_table, read_experiment, read_paper
+from selfsame.config.recipe import from_mapping, tables_to_toml, to_toml
 from selfsame.data import DATASETS
 from selfsame.engine.plan import cohort_size
 from selfsame.engine.setup import resolve
@@ -247,6 +247,17 @@ def test_bad_figures_of_points_are_one_line(text, said, tmp_path):
 
 
 # ---- the files in recipes/
+
+
+def test_what_a_paper_says_is_written_as_it_is_read():
+    told = 0
+    for path in RECIPES:
+        for variant in read_experiment(path).variants:
+            table = tomllib.loads(tables_to_toml({"paper": paper_table(variant.paper, variant.own_rounds)}))["paper"]
+            rounds = variant.own_rounds if variant.paper.rounds is None and table else variant.paper.rounds
+            assert read_paper(path, table) == replace(variant.paper, rounds=rounds)
+            told += bool(table)
+    assert told > 50
 
 
 def published(recipe):

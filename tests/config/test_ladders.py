@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from selfsame.config.ladders import (
     points,
     read_ladder,
     read_ladders,
+    rung_ends,
     rungs,
 )  # fmt: skip
 from selfsame.config.recipe import from_mapping
@@ -55,6 +57,7 @@ def test_numbers_are_read_as_they_were_written(numbers):
         ("a.b.c=1", "unknown part 'a'"),
         ("local.lr=0.1,0.1", "names a value twice"),
         ("run.seed=1,2", "how many with --seeds"),
+        ("run.patience=1,2", "has all its rounds"),
         ("data.name=digits,mnist", "on the same data"),
         ("data.apart=people", "by the same people"),
     ],
@@ -121,7 +124,17 @@ def test_rungs():
     assert rungs(12, 600, False) == [(12, 600)]
     assert rungs(12, 600, True) == [(12, 66), (4, 200), (2, 600)]
     assert rungs(2, 600, True) == [(2, 600)] and rungs(1, 5, True) == [(1, 5)]
+    assert rung_ends(600) == [7, 22, 66, 200, 600] and rung_ends(9) == [1, 3, 9] and rung_ends(1) == [1]
     assert rungs(9, 2, True) == [(9, 1), (2, 2)] and rungs(9, 1, True) == [(9, 1)]
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(1, 10_000))
+def test_rungs_end_at_the_same_rounds_for_any_number_of_settings(few, many, rounds):
+    ends, fewer, more = rung_ends(rounds), rungs(few, rounds, True), rungs(many, rounds, True)
+    assert {end for _, end in fewer} | {end for _, end in more} <= set(ends)
+    common = min(len(fewer), len(more))
+    assert [end for _, end in fewer[-common:]] == [end for _, end in more[-common:]] == ends[-common:]
+    assert ends[-1] == rounds and len(ends) <= 5 and all(a == max(1, b // 3) for a, b in pairwise(ends))
 
 
 @given(st.integers(1, 400), st.integers(1, 10_000))
@@ -131,3 +144,15 @@ def test_rungs_grow_longer_and_narrower(settings, rounds):
     assert all(a > b and x < y for (a, x), (b, y) in pairwise(found))
     assert settings <= 2 or rounds == 1 or found[-1][0] == 2
     assert sum(count * end for count, end in found) <= settings * rounds * (1 + math.log(settings, 3))
+
+
+def test_the_guide_counts_the_rounds_of_halving_as_they_are():
+    """12 settings of 600 rounds; each rung trains only what is beyond the one before."""
+    before, total = 0, 0
+    for count, until in rungs(12, 600, True):
+        total += count * (until - before)
+        before = until
+    guide = " ".join((Path(__file__).parents[2] / "docs" / "guides" / "tune.md").read_text().split())
+    assert total == 12 * 66 + 4 * 134 + 2 * 400
+    assert "12 settings of 600 rounds: all to round 66, the best 4 to round 200, the best 2 to round 600" in guide
+    assert f"{total:,} rounds in place of {12 * 600:,}" in guide

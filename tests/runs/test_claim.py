@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from selfsame.errors import SelfsameError
+from selfsame.files import lock_holder
 from selfsame.runs.claim import claimed, new_claim, shared_claim
 
 
@@ -62,9 +63,12 @@ def test_a_dead_process_holds_nothing():
     words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {code}{end}"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"held\n"
-        with pytest.raises(SelfsameError, match="another process"), claimed(Path("x")):
+        said = rf"^x: another process is writing to it( \(process {other.pid}\))?; wait"  # where the system tells
+        with pytest.raises(SelfsameError, match=said), claimed(Path("x")):
             pass
+        assert lock_holder(Path("x")) in (None, other.pid)
         other.send_signal(signal.SIGKILL)
         other.wait()
     with claimed(Path("x")):
         pass
+    assert lock_holder(Path("x")) is None and lock_holder(Path("gone")) is None

@@ -39,6 +39,16 @@ def test_standing(digits, tmp_path):
     assert other.differs == ("run.rounds",) and other.words == "another recipe lies there: run.rounds"
 
 
+def test_a_run_that_ended_after_its_last_view_has_not_been_summed_up(digits, tmp_path):
+    """Killed between its last checkpoint and its view, it was taken for ended, with the figures of its pause."""
+    run = carry_on(start(small(), tmp_path, digits), until=2)
+    keep_view(view(run), tmp_path)
+    carry_on(run)
+    assert standing(tmp_path, small()).words == "stopped at round 4"
+    keep_view(view(run), tmp_path)
+    assert standing(tmp_path, small()).words == "done"
+
+
 def test_standing_of_a_diverged_run(digits, tmp_path):
     plan = small(local={"lr": 1e25}, run={"rounds": 8})
     run = carry_on(start(plan, tmp_path / "run", digits))

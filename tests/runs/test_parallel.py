@@ -1,13 +1,20 @@
 """Several runs at a time: the same result as one after another, and failures in one line."""
 
+import os
 import subprocess
 import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from selfsame.config.recipe import from_mapping
+from selfsame.config.recipe import from_mapping, merged, to_mapping
+from selfsame.engine import checkpoint
 from selfsame.errors import SelfsameError
+from selfsame.files import locked_folder
 from selfsame.runs import parallel
+from selfsame.runs.claim import claimed
 from selfsame.runs.loop import carry_on
 from selfsame.runs.parallel import resume_all
 from selfsame.runs.run import start
@@ -37,6 +44,48 @@ def test_a_run_that_fails_is_named_with_its_own_line(tmp_path):
     (tmp_path / "broken" / "recipe.toml").write_text('[method]\nname = "nosuch"\n')
     with pytest.raises(SelfsameError, match=r"broken: unknown method 'nosuch'"):
         resume_all([tmp_path / "broken"], 2, lambda folder: None)
+
+
+def test_a_folder_that_another_process_writes_to_is_named_once(tmp_path):
+    start(tables("fixed"), tmp_path / "run")
+    with claimed(tmp_path / "run"), pytest.raises(SelfsameError) as caught:
+        resume_all([tmp_path / "run"], 1, lambda folder: None)
+    assert str(caught.value).startswith(f"{tmp_path / 'run'}: another process is writing to it")
+
+
+ORPHANS = """
+import pathlib, sys
+from selfsame.runs.parallel import resume_all
+resume_all([pathlib.Path(sys.argv[1])], 1, lambda folder: None)
+"""
+
+
+def test_a_run_ends_after_its_round_when_its_parent_has_been_killed(tmp_path):
+    """Before, it ran on to its last round, and the same command was refused so long."""
+    long = merged(to_mapping(tables("fixed")), {"run": {"rounds": 3000, "eval_every": 3000, "checkpoint_every": 1}})
+    folder = tmp_path / "run"
+    start(from_mapping(long), folder)
+    saved = folder / "checkpoint" / "state.safetensors"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", ORPHANS, str(folder)], env=environment) as parent:
+        while not saved.is_file():
+            assert parent.poll() is None
+            time.sleep(0.05)
+        parent.kill()
+    with until_free(folder):
+        assert "stopped after round" in (folder / "output.txt").read_text()
+        assert 0 < checkpoint.peek(saved)["round"] < 3000
+
+
+@contextmanager
+def until_free(folder):
+    """The folder's lock, waited for."""
+    while True:
+        with locked_folder(folder) as ours:
+            if ours:
+                yield
+                return
+        time.sleep(0.05)
 
 
 def test_a_process_that_breaks_is_not_taken_for_a_run_that_diverged(tmp_path, monkeypatch):

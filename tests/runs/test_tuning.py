@@ -80,6 +80,12 @@ def test_people_are_set_apart_where_the_test_has_unseen_ones(tmp_path):
     ("over", "more", "words"),
     [
         (["local.lr=0.1,-1"], {}, r"--over local.lr = -1: local.lr: must be at least 0"),
+        (
+            ["alpha=1,1.0"],
+            {"recipe": recipe(method={"name": "fedhide"})},
+            r"--over alpha = 1.0: is the same setting as",
+        ),
+        (["local.lr=1,2,1.0"], {}, r"--over local.lr = 1.0: is the same setting as local.lr = 1; name it once"),
         (["alhpa=0.1"], {}, r"--over alhpa = 0.1: fixed: unknown option 'alhpa'"),
         (["local.bach=1"], {}, r"--over local.bach = 1: local.bach: unknown option; did you mean 'batch'"),
         (["local.lr=0.1"], {"by": "luck"}, r"--by: 'luck' is not one of eer"),
@@ -132,11 +138,32 @@ def test_the_best_third_goes_on_and_the_best_of_the_last_rung_wins(tmp_path):
     assert chosen.local.lr == 0.3 and chosen.data.options == {"turns": 1}
 
 
+def test_one_that_diverges_late_was_sound_in_the_rungs_before(tmp_path):
+    """Before, it was taken out of the first rung too, and one that had been stopped took its place, as diverged."""
+    tuning = plan(task("local.lr=0.1,0.2,0.3", halving=True), tmp_path)
+    for job, value in zip(tuning.jobs, (0.9, 0.8, 0.1)):
+        finished(tuning, job, {2: value})
+    for job, value in zip(tuning.jobs, (None, 0.5)):
+        records = [{"round": 2, "loss": 1.0, "p@1": 0.9 if value is None else 0.8}]
+        records += [] if value is None else [{"round": 6, "loss": 1.0, "p@1": value}]
+        warned = [{"kind": "diverged", "round": 5}] if value is None else []
+        tuning.keep(job.folder, RunView(job.title, "fixed", records, warnings=warned))
+    tuning.check(0)
+    tuning.check(1)
+    assert [variant.number for variant in tuning.alive(1)] == [1, 2] and tuning.missing(1) == []
+    found = tuning.results()
+    assert [(one.number, one.values) for one in found.contenders] == [(2, (0.5,)), (1, (None,)), (3, (0.1,))]
+    lines = [(line["run"][-3:], line["round"], line["diverged"]) for line in tuning.lines()]
+    assert lines == [
+        ("0.1", 2, False), ("0.2", 2, False), ("0.3", 2, False), ("0.1", 2, True), ("0.2", 6, False),
+    ]  # fmt: skip
+
+
 def test_processes_pause_at_the_end_of_a_rung(tmp_path):
     tuning = plan(task("local.lr=0.1,0.2"), tmp_path)
     tuning.train_at_once(tuning.left(tuning.jobs), 2, lambda: None, until=2)
     assert [standing(job.folder, job.recipe).words for job in tuning.jobs] == ["stopped at round 2"] * 2
-    assert [sorted(tuning.reached[job.folder]) for job in tuning.jobs] == [[2], [2]]
+    assert [sorted(tuning.reached[job.folder]) for job in tuning.jobs] == [[1, 2], [1, 2]]  # after each rung
     assert tuning.missing(0) == tuning.jobs  # without halving a rung is the whole run
     again = plan(task("local.lr=0.1,0.2"), tmp_path)
     assert again.reached == tuning.reached
