@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
 from selfsame.commands.progress import loading, tell, train_left
 from selfsame.errors import SelfsameError
-
-if TYPE_CHECKING:
-    from selfsame.runs.papers import Reprint
 
 
 def paper(
@@ -86,7 +83,9 @@ def paper(
         pages = reprint.write_pages()
     for recipe, why in reprint.told.items():
         tell(f"not run: {recipe}: {why}")
-    _show(reprint, pages)
+    for words in reprint.kept:
+        tell(words)
+    _show(pages)
     if reprint.diverged or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)
 
@@ -114,15 +113,14 @@ def _timed(folder: Path) -> dict[str, Any]:
     return {"rows": rows, "remarks": timing_words()}
 
 
-def _show(reprint: Reprint, pages: list[Path]) -> None:
+def _show(pages: dict[Path, dict[str, Any]]) -> None:
     """The tables, what to know about them, and the pages."""
     from rich.console import Console
 
     from selfsame.report.exhibit_tables import terminal_sheets, timing_sheet
 
     console = Console(width=None if Console().is_terminal else 80)
-    for exhibit, page in zip(reprint.exhibits, pages, strict=True):
-        plain = reprint.plain(exhibit)
+    for page, plain in pages.items():
         for part in plain["parts"]:
             print(f"{plain['title']}, {part['data']} ({part['recipe']})")
             for sheet in terminal_sheets(part):

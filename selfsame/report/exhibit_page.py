@@ -65,6 +65,12 @@ def read_exhibit(file: Path) -> dict[str, Any]:
         raise SelfsameError(f"{file}: parts of the page are missing") from None
 
 
+def tells(plain: Plain) -> bool:
+    """Whether a page tells of any run, or of seconds."""
+    ended = (one for part in plain.get("parts", ()) for variant in part["variants"] for one in variant["ended"])
+    return bool(plain.get("timings")) or any(ended)
+
+
 def _with_no_intervals(plain: Plain) -> dict[str, Any]:
     """A page of the earlier format in this one."""
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from selfsame.config.exhibits import FOLDERS, Exhibit, recipe_file
 from selfsame.config.experiment import FIGURES, Experiment, Job, Variant, read_experiment, shortened
-from selfsame.config.recipe import DataPart
-from selfsame.data import DATASETS, Federation
+from selfsame.config.recipe import DataPart, parse_setting
+from selfsame.data import DATASETS, Federation, checked_options
 from selfsame.errors import SelfsameError
 from selfsame.files import write
+from selfsame.methods import make
 from selfsame.report.beside import Row, beside_plain, figures_of
 from selfsame.report.exhibit_lines import drawing
-from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, read_exhibit
+from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, read_exhibit, tells
 from selfsame.runs.beyond import beyond
 from selfsame.runs.controls import alike, with_controls
 from selfsame.runs.course import Run
@@ -45,6 +46,7 @@ class Reprint:
     campaigns: dict[str, Campaign] = field(init=False, default_factory=dict)
     missing: dict[str, Plain] = field(init=False, default_factory=dict)
     told: dict[str, str] = field(init=False, default_factory=dict)  # why, with the places of this machine
+    kept: list[str] = field(init=False, default_factory=list)  # pages that are not written, in words
     refused: dict[str, dict[str, None]] = field(
         init=False, default_factory=dict
     )  # what a recipe's data are too few for
@@ -57,20 +59,36 @@ class Reprint:
             raise SelfsameError(f"--bootstrap: must be at least 0, got {self.bootstrap}")
         names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.recipes)
         read = {name: self._read(name) for name in names}  # what is wrong with one is said before data is read
+        for experiment in read.values():
+            _check(experiment)
         for name, experiment in read.items():
             try:
                 ready = self._with_data(name, experiment)
             except SelfsameError as error:
+                if self._there_otherwise(name):
+                    raise  # it is what the command line sets that the data do not allow
                 self.missing[name], self.told[name] = self._missing(name, experiment, str(error)), str(error)
             else:
                 self.campaigns[name] = Campaign(ready, self.folder / name, self.changed)
 
-    def _read(self, name: str, path: Path | None = None) -> Experiment:
+    def _read(self, name: str, path: Path | None = None, settings: Sequence[str] | None = None) -> Experiment:
         given = dict(self.given)
         if path is not None:
             given["data"] = {**given.get("data", {}), "path": str(path)}
-        found = read_experiment(recipe_file(self.recipes, name), given, self.settings)
+        chosen = self.settings if settings is None else settings
+        found = read_experiment(recipe_file(self.recipes, name), given, chosen)
         return with_controls(shortened(found, self.share), self.paper)
+
+    def _there_otherwise(self, name: str) -> bool:
+        """Whether the data can be read once what the command line sets for them is left out."""
+        others = [setting for setting in self.settings if parse_setting(setting)[0][0] != "data"]
+        if len(others) == len(self.settings):
+            return False
+        try:
+            self._with_data(name, self._read(name, settings=others))
+        except SelfsameError:
+            return False
+        return True
 
     def _with_data(self, name: str, experiment: Experiment) -> Experiment:
         """The experiment with the place where its data was found."""
@@ -196,14 +214,18 @@ class Reprint:
 
     def _earlier(self, exhibit: Exhibit) -> dict[str, Plain]:
         """The parts of the page that the same command has left, by recipe."""
-        page = self.folder / f"{_file(exhibit)}.json"
-        try:
-            found = read_exhibit(page) if page.is_file() else {}
-        except SelfsameError:  # it is written anew
-            return {}
+        found = self._page(exhibit)
         return (
             {part["recipe"]: part for part in found["parts"]} if found.get("command") == self._command(exhibit) else {}
         )
+
+    def _page(self, exhibit: Exhibit) -> Plain:
+        """What the page that lies there says; nothing of one that cannot be read, which is written anew."""
+        page = self.folder / f"{_file(exhibit)}.json"
+        try:
+            return read_exhibit(page) if page.is_file() else {}
+        except SelfsameError:
+            return {}
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []
@@ -241,14 +263,20 @@ class Reprint:
         ]
         return seeds_interval(key, seeds, FIGURES[key].factor)
 
-    def write_pages(self) -> list[Path]:
-        """A page for each exhibit with its figures, and beside it the JSON that they are made from."""
-        out = []
+    def write_pages(self) -> dict[Path, Plain]:
+        """A page for each exhibit with its figures, and beside it the JSON that they are made from: what each says.
+
+        One that tells of runs, by another command, is not replaced by one that tells of none, and is not given.
+        """
+        out = {}
         for exhibit in self.exhibits:
-            plain = self.plain(exhibit)
+            plain, page = self.plain(exhibit), self.folder / f"{_file(exhibit)}.md"
+            if not tells(plain) and tells(self._page(exhibit)):
+                self.kept.append(f"{page}: stays; it tells of runs, and this command has none to tell of")
+                continue
             for name, content in exhibit_files(plain).items():
                 write(self.folder / name, content)
-            out.append(self.folder / f"{plain['file']}.md")
+            out[page] = plain
         return out
 
     @property
@@ -262,6 +290,14 @@ class Reprint:
 
 _KINDS = {"seen": "seen", "new": "new", "vii_c": "accuracy (VII-C)"}
 _NAMES = {"fedaws": "FedAwS", "feduv": "FedUV", "fedmetric": "FedMetric", "fedhide": "FedHide", "fdml": "FDML"}
+
+
+def _check(experiment: Experiment) -> None:
+    """Refuse what is wrong with options of data and methods: it is no lack of files."""
+    for variant in experiment.variants:
+        plan = variant.recipe
+        checked_options(plan.data.name, plan.data.options)
+        make(plan.method.name, plan.method.options)
 
 
 def _shown(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:

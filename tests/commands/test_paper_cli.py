@@ -119,8 +119,36 @@ def test_what_was_found_stays_where_the_data_are_gone(selfsame):
     assert code == 1 and "not run: fedhide-cifar100: empty" in err and "| FedHide(0.5) |" in page
     assert (Path("p/table-4.md").read_text(), json.loads(Path("p/table-4.json").read_text())) == (page, before)
     assert "FedHide(0.5)" in out
-    code, _, _ = selfsame(*words, "--share", "0.5")  # another command: nothing is known of it
-    assert code == 1 and json.loads(Path("p/table-4.json").read_text())["parts"] == []
+    code, out, err = selfsame(*words, "--share", "0.5")  # another command, of which nothing is known
+    assert code == 1 and out == "" and "p/table-4.md: stays; it tells of runs" in err
+    assert (Path("p/table-4.md").read_text(), json.loads(Path("p/table-4.json").read_text())) == (page, before)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("data.nosuch=1", "unknown option 'nosuch'"),
+        ("data.name=nosuch", "unknown data set 'nosuch'"),
+        ("method.nosuch=1", "unknown option 'nosuch'"),
+    ],
+)
+def test_a_wrong_option_is_no_lack_of_data(setting, said, selfsame):
+    """Nor does it touch the page that is there."""
+    for name in ("cifar10", "cifar100"):
+        Path(f"mine/fedaws-table1-{name}.toml").write_text(FAR.format(name))
+    Path("p").mkdir()
+    Path("p/table-1.md").write_text("a page")
+    words = ("paper", "fedaws", "--table", "1", "--recipes", "mine", "--path", "empty", "--out", "p")
+    code, out, err = selfsame(*words, "--set", setting)
+    assert code == 2 and out == "" and said in err and err.count("\n") == 1
+    assert Path("p/table-1.md").read_text() == "a page" and sorted(Path("p").iterdir()) == [Path("p/table-1.md")]
+
+
+def test_an_option_that_only_the_loader_can_judge_is_no_lack_of_data_either(selfsame):
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p")
+    for name in ("voxceleb1", "vggface2"):
+        Path(f"mine/fedhide-{name}.toml").write_text(SMALL)
+    assert selfsame(*words, "--set", "data.turns=9") == (2, "", "selfsame: digits: turns must be 1 to 4, got 9\n")
 
 
 def test_a_place_that_is_not_there(selfsame):
