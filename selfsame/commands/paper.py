@@ -74,7 +74,8 @@ def paper(
             name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap
         )
     with shared_claim(folder):
-        for name, jobs in reprint.chosen(only or []).items():
+        chosen = reprint.chosen(only or [])
+        for name, jobs in chosen.items():
             train_left(reprint.campaigns[name], jobs, at_once, quiet)
         with Console(stderr=True, quiet=quiet).status("measuring") as status:
             reprint.complete(lambda title: status.update(f"measuring: {title}"))
@@ -86,7 +87,7 @@ def paper(
     for words in reprint.kept:
         tell(words)
     _show(pages)
-    if reprint.diverged or not (reprint.campaigns or reprint.timings):
+    if reprint.diverged(chosen) or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)
 
 

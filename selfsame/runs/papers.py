@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -279,13 +279,10 @@ class Reprint:
             out[page] = plain
         return out
 
-    @property
-    def diverged(self) -> Iterable[str]:
-        """The runs that did."""
-        every = ((job, campaign) for campaign in self.campaigns.values() for job in campaign.jobs)
-        return [
-            job.title for job, campaign in every if job.folder in campaign.views and campaign.views[job.folder].diverged
-        ]
+    def diverged(self, chosen: Mapping[str, Sequence[Job]]) -> list[str]:
+        """Those of the chosen runs that did."""
+        views = ((job, self.campaigns[name].views.get(job.folder)) for name, jobs in chosen.items() for job in jobs)
+        return [job.title for job, view in views if view is not None and view.diverged]
 
 
 _KINDS = {"seen": "seen", "new": "new", "vii_c": "accuracy (VII-C)"}

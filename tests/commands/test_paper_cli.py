@@ -151,6 +151,18 @@ def test_an_option_that_only_the_loader_can_judge_is_no_lack_of_data_either(self
     assert selfsame(*words, "--set", "data.turns=9") == (2, "", "selfsame: digits: turns must be 1 to 4, got 9\n")
 
 
+def test_a_run_that_diverged_counts_where_it_is_shown_and_chosen(selfsame):
+    """Table 4 has FedGN, Fig. S3 does not."""
+    wild = '[[variant]]\ntitle = "FedGN(0.1)"\nmethod = { name = "fedgn" }\nlocal = { lr = 1e30 }\n'
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("seeds = [0, 1]", "") + wild)
+    words = ("paper", "fedhide", "--recipes", "mine", "--out", "p", "--bootstrap", "0", "--quiet")
+    code, _, _ = selfsame(*words, "--table", "4", "--only", "FedGN", "--only", "FedHide")
+    assert code == 1 and "FedGN(0.1): diverged" in Path("p/table-4.md").read_text()
+    assert selfsame(*words, "--figure", "S3")[0] == 0  # it is not on that page
+    assert selfsame(*words, "--table", "4", "--only", "FedHide")[0] == 0
+    assert selfsame(*words, "--table", "4", "--only", "FedGN")[0] == 1
+
+
 def test_a_place_that_is_not_there(selfsame):
     answer = selfsame("paper", "fedhide", "--recipes", "mine", "--path", "nowhere", "--out", "p")
     assert answer == (2, "", "selfsame: --path nowhere: no such folder\n") and not Path("p").exists()
