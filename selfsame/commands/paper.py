@@ -74,13 +74,13 @@ def paper(
             name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap
         )
     with shared_claim(folder):
+        if any(exhibit.timed for exhibit in exhibits):
+            reprint.timings = _timed(folder)
         chosen = reprint.chosen(only or [])
         for name, jobs in chosen.items():
             train_left(reprint.campaigns[name], jobs, at_once, quiet)
         with Console(stderr=True, quiet=quiet).status("measuring") as status:
             reprint.complete(lambda title: status.update(f"measuring: {title}"))
-        if any(exhibit.timed for exhibit in exhibits):
-            reprint.timings = _timed(folder)
         pages = reprint.write_pages()
     for recipe, why in reprint.told.items():
         tell(f"not run: {recipe}: {why}")
@@ -102,13 +102,13 @@ def _make_anew(file: Path) -> None:
 
 
 def _timed(folder: Path) -> dict[str, Any]:
-    """The enclave's seconds, of an earlier call where there was one."""
+    """The enclave's seconds, of an earlier call where there was one whose page can be read."""
     from selfsame.config.exhibits import ENCLAVE_SECONDS
     from selfsame.deploy.split.timing import derivative_seconds, timing_words
-    from selfsame.files import read_json
+    from selfsame.report.exhibit_page import page_again
 
-    page = folder / "table-v.json"
-    if page.is_file() and (earlier := read_json(page).get("timings")):
+    earlier = page_again(folder / "table-v.json").get("timings")
+    if earlier:
         return dict(earlier)
     rows = [{**one, "paper": ENCLAVE_SECONDS[one["participants"]]} for one in derivative_seconds(ENCLAVE_SECONDS)]
     return {"rows": rows, "remarks": timing_words()}

@@ -88,12 +88,21 @@ def files_again(file: Path) -> dict[str, bytes]:
     """All files of a page whose JSON is there, made anew."""
     plain = read_exhibit(file)
     try:
+        tells(plain)
         found = exhibit_files(plain)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise SelfsameError(f"{file}: parts of the page are missing") from None
     if strange := [name for name in found if Path(name).name != name]:
         raise SelfsameError(f"{file}: names a file of another folder: {strange[0]}")
     return found
+
+
+def page_again(file: Path) -> dict[str, Any]:
+    """The JSON of a page that can be made anew; nothing of one that is not there, or damaged, and is to be replaced."""
+    try:
+        return read_exhibit(file) if file.is_file() and files_again(file) else {}
+    except SelfsameError:
+        return {}
 
 
 def exhibit_markdown(plain: Plain) -> str:

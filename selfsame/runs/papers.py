@@ -17,7 +17,7 @@ from selfsame.files import write
 from selfsame.methods import make
 from selfsame.report.beside import Row, beside_plain, figures_of
 from selfsame.report.exhibit_lines import drawing
-from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, read_exhibit, tells
+from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, page_again, tells
 from selfsame.runs.beyond import beyond
 from selfsame.runs.controls import alike, with_controls
 from selfsame.runs.course import Run
@@ -52,6 +52,7 @@ class Reprint:
     )  # what a recipe's data are too few for
     drawn: dict[Path, Plain] = field(init=False, default_factory=dict)  # replicates of each run by kind
     timings: Plain = field(init=False, default_factory=dict)
+    _before: dict[str, Plain] = field(init=False, default_factory=dict)  # the pages of earlier calls
     _loaded: tuple[str, Federation] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -196,7 +197,7 @@ class Reprint:
 
         What an earlier call of this command has told of a recipe stays, where its data cannot be read this time.
         """
-        command, kept = self._command(exhibit), self._earlier(exhibit)
+        command, kept = self._command(exhibit), self._earlier(exhibit) if self.missing else {}
         parts = {name: self._part(name, exhibit) for name in exhibit.recipes if name in self.campaigns}
         parts |= {name: kept[name] for name in exhibit.recipes if name in self.missing and name in kept}
         return {
@@ -220,12 +221,10 @@ class Reprint:
         )
 
     def _page(self, exhibit: Exhibit) -> Plain:
-        """What the page that lies there says; nothing of one that cannot be read, which is written anew."""
-        page = self.folder / f"{_file(exhibit)}.json"
-        try:
-            return read_exhibit(page) if page.is_file() else {}
-        except SelfsameError:
-            return {}
+        """What the page that lay there at first says."""
+        if exhibit.option not in self._before:
+            self._before[exhibit.option] = page_again(self.folder / f"{_file(exhibit)}.json")
+        return self._before[exhibit.option]
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []

@@ -331,6 +331,15 @@ def test_the_enclave_is_timed(selfsame, monkeypatch):
     assert selfsame(*words) == (code, out, err)  # an earlier call's seconds
 
 
+@pytest.mark.parametrize("damage", ["[1,2]", "{", '{"format": 3, "file": "table-v", "timings": {"rows": [1]}}'])
+def test_a_damaged_page_is_timed_anew(damage, selfsame, monkeypatch):
+    monkeypatch.setattr("selfsame.config.exhibits.ENCLAVE_SECONDS", {3: 0.48})
+    Path("p").mkdir()
+    Path("p/table-v.json").write_text(damage)
+    code, _, err = selfsame("paper", "fdml", "--table", "V", "--out", "p", "--quiet")
+    assert (code, err) == (0, "") and "| 3 | 0.48 |" in Path("p/table-v.md").read_text()
+
+
 def test_only_names_variants_of_any_recipe(selfsame):
     """One that a text does not fit is left alone; a text that fits none is refused."""
     for name, title in (("cifar10", "ResNet-8"), ("cifar100", "ResNet-56")):
