@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from selfsame.config.experiment import FIGURES, Variant
@@ -104,6 +105,18 @@ def figures_of(rows: Sequence[Row], more: Sequence[str] = ()) -> list[str]:
     return measured or ["p@1"]
 
 
+def as_printed(value: float | None, spread: float | None, digits: int) -> str:
+    """A paper's figure and its spread, each with the digits that the recipe has, and at least so many."""
+    if value is None:
+        return "–"
+    return " ± ".join(f"{one:.{max(digits, _decimals(one))}f}" for one in (value, spread) if one is not None)
+
+
+def _decimals(value: float) -> int:
+    """Digits after the point of the shortest number that reads the same; a recipe keeps no zeros at the end."""
+    return max(0, -int(Decimal(repr(value)).normalize().as_tuple().exponent))
+
+
 def beside_cells(row: Row, key: str) -> tuple[str, ...]:
     """Paper, measured and difference of one figure."""
     digits = FIGURES[key].digits
@@ -114,7 +127,7 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
         return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
     paper, difference = row.variant.paper, row.difference(key)
-    reported = pair(*paper.figures.get(key, (None, None)))
+    reported = as_printed(*paper.figures.get(key, (None, None)), digits)
     less = "–" if difference is None else f"{round(difference, digits) + 0.0:+.{digits}f}"
     return "≈ " + reported if paper.about and key in paper.figures else reported, pair(*row.measured(key)), less
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from selfsame.config.experiment import FIGURES
+from selfsame.report.beside import as_printed
 from selfsame.report.table import Sheet
 
 _BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Seeds")
@@ -52,7 +53,7 @@ def _beside(part: Plain, keys: Sequence[str], between: str) -> Sheet:
     for variant in part["variants"]:
         for key in (key for key in keys if key in variant["figures"]):
             figure, digits = variant["figures"][key], FIGURES[key].digits
-            paper = _pair(figure["paper"], figure["paper_spread"], digits)
+            paper = as_printed(figure["paper"], figure["paper_spread"], digits)
             about = "≈ " if figure["about"] and figure["paper"] is not None else ""
             less = figure["difference"]
             rows.append(

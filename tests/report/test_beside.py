@@ -57,6 +57,23 @@ def test_mean_half_range_and_difference(rights):
         assert half == pytest.approx(50 * (sorted(rights)[-1] - sorted(rights)[0]))
 
 
+@pytest.mark.parametrize(
+    ("value", "spread", "words"),
+    [
+        (80.88, None, "80.88"),
+        (80.55, None, "80.55"),
+        (10.4, 0.03, "10.4 ± 0.03"),
+        (58.0, 1.81, "58.0 ± 1.81"),
+        (58, 0.0, "58.0 ± 0.0"),
+        (100.0, 1e-3, "100.0 ± 0.001"),
+    ],
+)
+def test_a_papers_figure_as_it_is_printed(value, spread, words):
+    paper = Paper({"p@1": (value, spread)})
+    assert beside_cells(row(ended(0.5), paper=paper), "p@1")[0] == words
+    assert f"| {words} |" in beside_markdown([row(ended(0.5), paper=paper)], "t")
+
+
 def test_cells():
     assert beside_cells(row(ended(0.59), ended(0.60)), "p@1") == ("58.0 ± 1.8", "59.5 ± 0.5", "+1.5")
     assert beside_cells(row(ended(0.5799999)), "p@1") == ("58.0 ± 1.8", "58.0", "+0.0")

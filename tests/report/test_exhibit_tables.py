@@ -66,6 +66,14 @@ def test_what_the_paper_prints_stands_beside_ours_and_the_rest_below():
     assert "In brackets" not in exhibit_markdown(page(part(variant("A", eer=figure(1.0)))))
 
 
+def test_a_papers_figure_has_the_digits_that_it_prints():
+    """Ours, and the difference, have those that are measured."""
+    told = {**figure(81.0, 80.88), "paper_spread": 0.03, "difference": 81.0 - 80.88}
+    for sheets in (part_sheets, terminal_sheets):
+        (sheet,) = sheets(part(variant("A", vii_c=told)))
+        assert sheet.rows[0][2:5] == ["80.88 ± 0.03", "81.0 ± 0.5", "+0.1"]
+
+
 def test_seeds_with_different_people_show_an_interval_each():
     apart = {"mean": None, "seeds": [[1.0, 3.0], [2.0, 4.0]]}
     found = part(variant("A", eer=figure(2.5, interval=apart)))
