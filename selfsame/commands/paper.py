@@ -77,8 +77,13 @@ def paper(
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
         chosen = reprint.chosen(only or [])
-        for name, jobs in chosen.items():
-            train_left(reprint.campaigns[name], jobs, at_once, quiet)
+        try:
+            for name, jobs in chosen.items():
+                train_left(reprint.campaigns[name], jobs, at_once, quiet, reprint.so_far)
+        except typer.Exit:  # somebody has stopped it
+            for page in reprint.so_far():
+                tell(f"page so far: {page}")
+            raise
         with Console(stderr=True, quiet=quiet).status("measuring") as status:
             reprint.complete(lambda title: status.update(f"measuring: {title}"))
         pages = reprint.write_pages()

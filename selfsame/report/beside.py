@@ -127,7 +127,8 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
         return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
     paper, difference = row.variant.paper, row.difference(key)
-    reported = as_printed(*paper.figures.get(key, (None, None)), digits)
+    value, spread = paper.figures.get(key, (None, None))
+    reported = as_printed(value, spread, digits)
     less = "–" if difference is None else f"{round(difference, digits) + 0.0:+.{digits}f}"
     return "≈ " + reported if paper.about and key in paper.figures else reported, pair(*row.measured(key)), less
 

@@ -16,7 +16,7 @@ from selfsame.report.exhibit_tables import part_sheets, timing_sheet
 from selfsame.report.table import marked_down
 from selfsame.report.words import duration
 
-FORMAT = 3
+FORMAT = 4
 MARK = "<!-- Made by `selfsame paper` from the JSON file of this name; do not edit. -->"
 CONTROLS = (
     "Controls are ours and not the paper's: the same data, network, seeds and, where they are trained, rounds and "
@@ -37,7 +37,7 @@ BY_PERSON = (
     "times, the same people for every seed, while networks and templates stay: it says nothing of other seeds."
 )
 APART = "Where the seeds are about different people, each seed has an interval of its own."
-_EARLIER = 2  # the format before intervals
+_EARLIER = (2, 3)  # formats without intervals, and without the paper's figures of what has not been run
 
 Plain = Mapping[str, Any]
 
@@ -54,13 +54,13 @@ def exhibit_files(plain: Plain) -> dict[str, bytes]:
 
 
 def read_exhibit(file: Path) -> dict[str, Any]:
-    """The JSON of a page, also of one made before there were intervals."""
+    """The JSON of a page, also of one of an earlier format."""
     found = read_json(file)
-    known = isinstance(found, dict) and found.get("format") in (_EARLIER, FORMAT)
+    known = isinstance(found, dict) and found.get("format") in (*_EARLIER, FORMAT)
     if not known or f"{found.get('file')}.json" != file.name:
-        raise SelfsameError(f"{file}: not the JSON of a page of `selfsame paper` (formats {_EARLIER} and {FORMAT})")
+        raise SelfsameError(f"{file}: not the JSON of a page of `selfsame paper` (formats {_EARLIER[0]} to {FORMAT})")
     try:
-        return found if found["format"] == FORMAT else _with_no_intervals(found)
+        return found if found["format"] == FORMAT else _in_this_format(found)
     except (AttributeError, KeyError, TypeError):
         raise SelfsameError(f"{file}: parts of the page are missing") from None
 
@@ -71,17 +71,17 @@ def tells(plain: Plain) -> bool:
     return bool(plain.get("timings")) or any(ended)
 
 
-def _with_no_intervals(plain: Plain) -> dict[str, Any]:
-    """A page of the earlier format in this one."""
+def _in_this_format(plain: Plain) -> dict[str, Any]:
+    """A page of an earlier format in this one: what it does not tell is empty."""
 
-    def part(one: Plain) -> Plain:
-        variants = [
-            {**each, "figures": {key: {**figure, "interval": None} for key, figure in each["figures"].items()}}
-            for each in one["variants"]
-        ]
-        return {**one, "replicates": 0, "variants": variants}
+    def variant(one: Plain) -> Plain:
+        return {**one, "figures": {key: {"interval": None, **figure} for key, figure in one["figures"].items()}}
 
-    return {**plain, "format": FORMAT, "parts": [part(one) for one in plain["parts"]]}
+    parts = [
+        {"replicates": 0, **part, "variants": [variant(one) for one in part["variants"]]} for part in plain["parts"]
+    ]
+    missing = [{"variants": [], **one} for one in plain["missing"]]
+    return {**plain, "format": FORMAT, "parts": parts, "missing": missing}
 
 
 def files_again(file: Path) -> dict[str, bytes]:
@@ -120,16 +120,18 @@ def exhibit_markdown(plain: Plain) -> str:
         lines += ["", f"## {marked_down(part['recipe'])}: {marked_down(part['data'])}", "", *_part(part)]
     if plain["timings"]:
         lines += ["", *_timings(plain["timings"])]
-    if plain["parts"]:
-        lines += ["", _units(plain["parts"]), *_by_person(plain["parts"])]
+    if told := [*plain["parts"], *(one for one in plain["missing"] if one["variants"])]:
+        lines += ["", _units(told), *_by_person(plain["parts"])]
     variants = [variant for part in plain["parts"] for variant in part["variants"]]
     if kinds := {variant["control"] for variant in variants if variant["control"]}:
         lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
     if any("vii_c" in variant["figures"] for variant in variants):
         lines += ["", PORTIONED]
     if plain["missing"]:
-        lines += ["", "## Not run", ""]
-        lines += [f"- {_missing(one)}" for one in plain["missing"]]
+        lines += ["", "## Not run"]
+        for one in plain["missing"]:
+            sheets = part_sheets(one) if one["variants"] else []
+            lines += ["", _missing(one), *(text for sheet in sheets for text in ("", sheet.markdown().rstrip("\n")))]
     return "\n".join([*lines, "", MARK, ""])
 
 

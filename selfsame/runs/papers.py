@@ -51,18 +51,21 @@ class Reprint:
         init=False, default_factory=dict
     )  # what a recipe's data are too few for
     drawn: dict[Path, Plain] = field(init=False, default_factory=dict)  # replicates of each run by kind
+    unmeasured: set[tuple[str, Path]] = field(init=False, default_factory=set)  # exhibits and ended runs
     timings: Plain = field(init=False, default_factory=dict)
+    _read_first: dict[str, Experiment] = field(init=False, default_factory=dict)  # before data were looked for
     _before: dict[str, Plain] = field(init=False, default_factory=dict)  # the pages of earlier calls
+    _written: dict[Path, Plain] = field(init=False, default_factory=dict)
     _loaded: tuple[str, Federation] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.bootstrap < 0:
             raise SelfsameError(f"--bootstrap: must be at least 0, got {self.bootstrap}")
         names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.recipes)
-        read = {name: self._read(name) for name in names}  # what is wrong with one is said before data is read
-        for experiment in read.values():
+        self._read_first = {name: self._read(name) for name in names}  # what is wrong is said before data is read
+        for experiment in self._read_first.values():
             _check(experiment)
-        for name, experiment in read.items():
+        for name, experiment in self._read_first.items():
             try:
                 ready = self._with_data(name, experiment)
             except SelfsameError as error:
@@ -135,18 +138,42 @@ class Reprint:
                 name: [v for v in variants if any(_meant(text, v, every) for text in only)]
                 for name, variants in shown.items()
             }
-        return {
+        found = {
             name: [job for job in campaign.jobs if job.variant in shown[name]]
             for name, campaign in self.campaigns.items()
         }
+        for name, jobs in found.items():  # of all recipes, before the first page is written
+            for job in jobs:
+                if differs := self.campaigns[name].there[job.folder].differs:
+                    raise SelfsameError(
+                        f"{job.folder}: holds a run of another recipe ({', '.join(differs)}); "
+                        "name another folder with --out"
+                    )
+        return found
 
     def _variants(self, name: str) -> list[Variant]:
         experiment = self.campaigns[name].experiment
         wanted = [v for exhibit in self.exhibits if name in exhibit.recipes for v in _shown(exhibit, experiment)]
         return [variant for variant in experiment.variants if variant in wanted]
 
-    def complete(self, tick: Callable[[str], None] = lambda _: None) -> None:
-        """Measure what the pages tell of ended runs beyond their records; `tick` is told of each run."""
+    def so_far(self, job: Job | None = None, federation: Federation | None = None) -> dict[Path, Plain]:
+        """The pages while runs are still to come: with what is kept of runs that have been measured.
+
+        A run that has just ended is measured as well, where its data are at hand.
+        """
+        if job is not None and federation is not None:
+            self._loaded = repr(job.recipe.data), federation
+        self.complete(measured=lambda one: one is job)
+        self._loaded = None  # data of the next recipe may need the room
+        return self.write_pages()
+
+    def complete(
+        self, tick: Callable[[str], None] = lambda _: None, measured: Callable[[Job], bool] = lambda _: True
+    ) -> None:
+        """Measure what the pages tell of ended runs beyond their records; `tick` is told of each run.
+
+        `measured`: whether a run is. Otherwise what is kept of it is read, and the rest is left for another time.
+        """
         for exhibit in self.exhibits:
             for name in exhibit.recipes:
                 if (campaign := self.campaigns.get(name)) is None:
@@ -157,9 +184,9 @@ class Reprint:
                 for job in campaign.jobs:
                     if job.variant in shown:
                         tick(job.title)
-                        self._complete(exhibit, name, job, kinds)
+                        self._complete(exhibit, name, job, kinds, measured(job))
 
-    def _complete(self, exhibit: Exhibit, name: str, job: Job, kinds: Sequence[str]) -> None:
+    def _complete(self, exhibit: Exhibit, name: str, job: Job, kinds: Sequence[str], measure: bool) -> None:
         campaign = self.campaigns[name]
         view = campaign.views.get(job.folder)
         portions = job.variant.paper.portions if "vii_c" in exhibit.figures else ()
@@ -167,16 +194,19 @@ class Reprint:
         if view is None or view.diverged or not (portions or exhibit.curves or kinds):
             return
         ended = int(view.history[-1]["round"]) if view.history else 0
-        found = beyond(job.folder, ended, partial(self._opened, job), portions, exhibit.curves, kinds, self.bootstrap)
+        opened = partial(self._opened, job) if measure else None
+        found = beyond(job.folder, ended, opened, portions, exhibit.curves, kinds, self.bootstrap)
+        (self.unmeasured.add if found["left"] else self.unmeasured.discard)((exhibit.option, job.folder))
         final, curves = dict(view.final), dict(view.roc)
         if portions:
-            final["vii_c"] = found["vii_c"].get("value")
+            final["vii_c"] = found.get("vii_c", {}).get("value")
         for protocol, curve in found["curves"].items():
             if "fpr" in curve:
                 curves[protocol] = (curve["fpr"], curve["tpr"])
         told = [("accuracy (VII-C)", found.get("vii_c", {})), *found["curves"].items()]
         there = {kind for key, kind in KIND.items() if final.get(key) is not None}
-        told += [(f"no interval by person, {_KINDS[kind]}", found["drawn"][kind]) for kind in kinds if kind in there]
+        drawn = found["drawn"]
+        told += [(f"no interval by person, {_KINDS[kind]}", drawn[kind]) for kind in drawn if kind in there]
         lacking = {_unplaced(f"{what}: {one['refused']}", self.path): None for what, one in told if "refused" in one}
         self.refused.setdefault(name, {}).update(lacking)
         self.drawn.setdefault(job.folder, {}).update(found["drawn"])
@@ -210,8 +240,23 @@ class Reprint:
             "command": command,
             "parts": [parts[name] for name in exhibit.recipes if name in parts],
             "timings": self.timings if exhibit.timed else {},
-            "missing": [self.missing[name] for name in exhibit.recipes if name in self.missing and name not in parts],
+            "missing": [
+                {**self.missing[name], "variants": self._reported(name, exhibit)}
+                for name in exhibit.recipes
+                if name in self.missing and name not in parts
+            ],
         }
+
+    def _reported(self, name: str, exhibit: Exhibit) -> list[Plain]:
+        """The variants with what the paper reports of them, where none has been run."""
+        experiment = self._read_first[name]
+        shown = [variant for variant in _shown(exhibit, experiment) if variant.paper.figures]
+        rows = [Row(variant, (None,) * len(variant.seeds)) for variant in shown]
+        out = []
+        for variant in only_figures(beside_plain(rows, name)["variants"], exhibit.figures):
+            told = {key: one for key, one in variant["figures"].items() if one["paper"] is not None}
+            out.append({**variant, "figures": {key: {**one, "interval": None} for key, one in told.items()}})
+        return [variant for variant in out if variant["figures"]]
 
     def _earlier(self, exhibit: Exhibit) -> dict[str, Plain]:
         """The parts of the page that the same command has left, by recipe."""
@@ -237,7 +282,7 @@ class Reprint:
         shown = _shown(exhibit, campaign.experiment)
         rows: list[Row] = [row for row in campaign.rows() if row.variant in shown]
         found = beside_plain(rows, name, self.changed, exhibit.beside)
-        found["remarks"] += list(self.refused.get(name, ()))
+        found["remarks"] += [*self.refused.get(name, ()), *self._left(campaign, exhibit)]
         what = f"{_NAMES[self.paper]}, {exhibit.name}: {exhibit.what}, {name}"
         for row, variant in zip(rows, found["variants"], strict=True):
             for key, figure in variant["figures"].items():
@@ -249,6 +294,11 @@ class Reprint:
             "data": FOLDERS.get(name, campaign.experiment.variants[0].recipe.data.name),
             "drawing": drawing(exhibit.panes, rows, f"{_file(exhibit)}-{name}.svg", what),
         }
+
+    def _left(self, campaign: Campaign, exhibit: Exhibit) -> list[str]:
+        """What is yet to be measured, in words."""
+        number = sum((exhibit.option, job.folder) in self.unmeasured for job in campaign.jobs)
+        return [f"Of {number} ended runs this page lacks intervals, curves or accuracies yet."] if number else []
 
     def _interval(self, campaign: Campaign, row: Row, key: str) -> Plain | None:
         """By person, over the seeds that the mean is of."""
@@ -268,14 +318,16 @@ class Reprint:
         One that tells of runs, by another command, is not replaced by one that tells of none, and is not given.
         """
         out = {}
+        self.kept.clear()
         for exhibit in self.exhibits:
             plain, page = self.plain(exhibit), self.folder / f"{_file(exhibit)}.md"
             if not tells(plain) and tells(self._page(exhibit)):
                 self.kept.append(f"{page}: stays; it tells of runs, and this command has none to tell of")
                 continue
-            for name, content in exhibit_files(plain).items():
-                write(self.folder / name, content)
-            out[page] = plain
+            if plain != self._written.get(page):
+                for name, content in exhibit_files(plain).items():
+                    write(self.folder / name, content)
+            self._written[page] = out[page] = plain
         return out
 
     def diverged(self, chosen: Mapping[str, Sequence[Job]]) -> list[str]:

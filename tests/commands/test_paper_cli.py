@@ -3,11 +3,13 @@
 import inspect
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from selfsame.commands import progress
 from selfsame.commands.paper import paper
 from selfsame.config.exhibits import PAPERS, find_exhibits, recipe_file
 from selfsame.config.experiment import read_experiment
@@ -15,6 +17,7 @@ from selfsame.errors import SelfsameError
 from selfsame.measure.protocols import Portions
 from selfsame.report.exhibit_page import MARK, exhibit_files, exhibit_markdown
 from selfsame.runs.beyond import drawn_accuracies
+from selfsame.runs.papers import Reprint
 from selfsame.runs.redrawn import REPLICATES
 from selfsame.runs.run import open_run
 
@@ -176,7 +179,7 @@ def drawn(page):
     return json.loads(Path(page).read_text())["parts"][0]["drawing"]
 
 
-def remade(folder, page):
+def remade(folder, page, seeds="0, 1"):
     """Everything of a page is what its JSON alone makes, byte for byte."""
     plain = json.loads((folder / f"{page}.json").read_text())
     found = exhibit_files(plain)
@@ -185,7 +188,7 @@ def remade(folder, page):
     for name, content in found.items():
         assert (folder / name).read_bytes() == content, name
     text = found[f"{page}.md"].decode()
-    assert MARK in text and plain["command"] in text and "0, 1" in text
+    assert MARK in text and plain["command"] in text and seeds in text
 
 
 UV = """
@@ -356,6 +359,84 @@ def test_only_names_variants_of_any_recipe(selfsame):
     assert code == 2 and "--only ResNet-9: no variant has this in its title; there are: ResNet-8; " in err
 
 
+class Stopped:
+    """Somebody who stops the run before its first round."""
+
+    code = 130
+
+    def asked(self):
+        return True
+
+
+def test_a_stopped_command_leaves_the_page_so_far(selfsame, monkeypatch):
+    """After each run and when it is stopped; the same command goes on and measures the ended run no second time."""
+    whole, begun = progress.train_and_keep, []
+
+    def stopping(run, *words, **more):
+        begun.append(run)
+        if len(begun) == 1:
+            return whole(run, *words, **more)
+        page = json.loads(Path("p/table-4.json").read_text())  # before the second run
+        assert page["parts"][0]["variants"][0]["ended"] == [True, False]
+        patch.setattr("selfsame.runs.stopping.stoppable", lambda *_: nullcontext(Stopped()))
+        return whole(run, *words, **more)
+
+    Path("mine/fedhide-cifar100.toml").write_text(
+        SMALL.replace("rounds = 2", "rounds = 9").replace("turns = 1", "turns = 2")
+    )
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "train_and_keep", stopping)
+        code, out, err = selfsame(*words)
+    assert code == 130 and out == "" and "page so far: p/table-4.md" in err
+    assert "stopped after round 0 of 9; checkpoint written, the same command goes on" in err and "resume" not in err
+    remade(Path("p"), "table-4", "0; not run: 1")
+    (part,) = json.loads(Path("p/table-4.json").read_text())["parts"]
+    assert part["variants"][0]["figures"]["p@1"]["interval"]["mean"]
+    assert [one for one in part["remarks"] if "lacks" in one] == [
+        "Of 2 ended runs this page lacks intervals, curves or accuracies yet."  # the untrained network's
+    ]
+    kept = Path("p/fedhide-cifar100/01-fedhide/exhibit.json")
+    before = kept.stat().st_mtime_ns
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    assert kept.stat().st_mtime_ns == before
+    assert all(all(one["ended"]) for one in json.loads(Path("p/table-4.json").read_text())["parts"][0]["variants"])
+
+
+def test_pages_between_runs_of_other_processes_measure_nothing(selfsame, monkeypatch):
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("turns = 1", "turns = 2"))
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
+    seen = []
+    so_far = Reprint.so_far
+
+    def noted(self, job=None, federation=None):
+        found = so_far(self)  # as where a run was trained elsewhere
+        seen.append(next(iter(found.values())))
+        return found
+
+    monkeypatch.setattr(Reprint, "so_far", noted)
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    (first,), (last,) = seen[0]["parts"], json.loads(Path("p/table-4.json").read_text())["parts"]
+    assert first["variants"][1]["figures"]["p@1"]["interval"] is None
+    assert "Of 1 ended runs this page lacks intervals, curves or accuracies yet." in first["remarks"]
+    assert last["variants"][1]["figures"]["p@1"]["interval"] and not [one for one in last["remarks"] if "lacks" in one]
+
+
+def test_where_nothing_can_be_run_the_page_has_the_papers_figures(selfsame):
+    rows = (
+        '[run]\nrounds = 30\n[paper]\nwhere = "FedAwS, Table 1"\n[[variant]]\ntitle = "A"\npaper = { "p@1" = 65.12 }\n'
+        '[[variant]]\ntitle = "B"\n'
+    )
+    for name in ("cifar10", "cifar100"):
+        Path(f"mine/fedaws-table1-{name}.toml").write_text("seeds = [0, 1]\n" + FAR.format(name) + rows)
+    code, _, _ = selfsame("paper", "fedaws", "--table", "1", "--recipes", "mine", "--path", "empty", "--quiet")
+    text = Path("runs/paper-fedaws/table-1.md").read_text()
+    assert code == 1 and text.count("| A | P@1 % | 65.12 | – | – | 30 | not run: 0, 1 |") == 2
+    assert "| B |" not in text and "control" not in text and "Difference: measured less paper." in text
+
+
 def test_nothing_can_be_run(selfsame):
     for name in ("fedaws-table1-cifar10", "fedaws-table1-cifar100"):
         Path(f"mine/{name}.toml").write_text(FAR.format(name.rpartition("-")[2]))
@@ -377,7 +458,7 @@ def test_nothing_can_be_run(selfsame):
         (("fedhide", "--share", "0.5", "--rounds", "7"), "no --rounds beside it"),
         (("fedhide", "--recipes", "mine", "--bootstrap", "-1"), "--bootstrap: must be at least 0, got -1"),
         (("nosuch.json",), "nosuch.json: No such file"),
-        (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 and 3)"),
+        (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 to 4)"),
         (("mine/other.json", "--table", "4"), "made anew from its JSON alone"),
         (("fedhide", "--recipes", "empty"), "name the folder of recipes with --recipes"),
     ],
@@ -402,7 +483,7 @@ def test_a_page_is_made_anew_from_its_json(selfsame):
     Path("figure-4.json").write_text(json.dumps({**plain, "format": 2}))
     assert selfsame("paper", "figure-4.json") == (0, "page: figure-4.md\n", "")
     now, text = json.loads(Path("figure-4.json").read_text()), Path("figure-4.md").read_text()
-    assert now["format"] == 3 and "| softmax | 93.9 ± 1.0 | 2.1 ± 0.2 |" in text and "In brackets" not in text
+    assert now["format"] == 4 and "| softmax | 93.9 ± 1.0 | 2.1 ± 0.2 |" in text and "In brackets" not in text
     assert text == exhibit_markdown(now)
     Path("figure-4.json").write_text(json.dumps({**plain, "format": 2, "parts": [{"recipe": "x"}]}))
     code, out, err = selfsame("paper", "figure-4.json")
