@@ -65,6 +65,7 @@ class Paper:
     where: str = ""  # which table or figure of which paper
     rounds: int | None = None  # None: as many as the recipe file says; 0: the paper does not say
     about: bool = False  # read off a plot
+    chosen: str = ""  # how the settings were chosen, a sentence without its full stop
     portions: tuple[int, int, int, int] = PORTIONS  # what these data have for the accuracy of FDML's section VII-C
 
 
@@ -197,8 +198,8 @@ def lay(tables: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_paper(file: Path, table: Mapping[str, Any]) -> Paper:
-    """A [paper] table: known figures, each a number or [number, spread], and where, rounds, about and portions."""
-    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about", "portions")}
+    """A [paper] table: known figures, each a number or [number, spread], and where, rounds, about, chosen, portions."""
+    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about", "chosen", "portions")}
     paper = read_fields(f"{file}: paper", facts, Paper)
     at_least(f"{file}: paper.rounds", paper.rounds or 0, 0)
     at_least(f"{file}: paper.portions", min(paper.portions), 1)

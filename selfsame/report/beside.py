@@ -134,8 +134,8 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
 
 
 def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
-    """What a reader must know before comparing: rounds, settings, failures, machine."""
-    out = []
+    """What a reader must know before comparing: how settings were chosen, rounds, settings, failures, machine."""
+    out = _choices(rows)
     trained = [row for row in rows if any(view is not None for view in row.views)]
     long = [row for row in trained if not row.variant.untrained]
     short = [row for row in long if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
@@ -160,6 +160,17 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
         if view is not None
     }
     return out + [f"Run with {machine}." for machine in sorted(machines) if machine]
+
+
+def _choices(rows: Sequence[Row]) -> list[str]:
+    """How settings were chosen: what holds for most variants first, then the others by name."""
+    named: dict[str, list[str]] = {}
+    for row in rows:
+        if row.variant.paper.chosen:
+            named.setdefault(row.variant.paper.chosen, []).append(row.variant.title)
+    most = max(named, key=lambda words: len(named[words]), default="")
+    others = [f"How settings of {', '.join(named[words])} were chosen: {words}." for words in named if words != most]
+    return [f"How settings were chosen: {most}.", *others] if most else []
 
 
 def _method_facts(rows: Sequence[Row]) -> list[str]:
@@ -220,6 +231,7 @@ def beside_plain(
                 "title": row.variant.title,
                 "method": row.variant.recipe.method.name,
                 "reported_in": row.variant.paper.where,
+                "chosen": row.variant.paper.chosen,
                 "control": row.variant.control,
                 "rounds": 0 if row.variant.untrained else row.variant.recipe.run.rounds,
                 "recipe_rounds": row.variant.own_rounds,

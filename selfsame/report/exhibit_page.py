@@ -75,7 +75,11 @@ def _in_this_format(plain: Plain) -> dict[str, Any]:
     """A page of an earlier format in this one: what it does not tell is empty."""
 
     def variant(one: Plain) -> Plain:
-        return {**one, "figures": {key: {"interval": None, **figure} for key, figure in one["figures"].items()}}
+        return {
+            "chosen": "",
+            **one,
+            "figures": {key: {"interval": None, **figure} for key, figure in one["figures"].items()},
+        }
 
     parts = [
         {"replicates": 0, **part, "variants": [variant(one) for one in part["variants"]]} for part in plain["parts"]

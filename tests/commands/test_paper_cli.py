@@ -34,6 +34,7 @@ device = "cpu"
 batch = 4
 [paper]
 where = "FedHide, Tables 3 and 4"
+chosen = "as the paper prints them"
 [[variant]]
 title = "FedHide(0.5)"
 method = { name = "fedhide", alpha = 0.5, neighbours = 3 }
@@ -41,7 +42,7 @@ paper = { "p@1" = [58.0, 1.8], leak = 9.6, cos_mean = 0.5 }
 [[variant]]
 title = "fixed"
 method = { name = "fixed" }
-paper = { "p@1" = 50.0, about = true }
+paper = { "p@1" = 50.0, about = true, chosen = "by test data" }
 """
 FAR = '[data]\nname = "{}"\npath = "data"\n[method]\nname = "fixed"\n'
 
@@ -83,6 +84,8 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     half = abs(value["values"][0] - value["values"][1]) / 2
     row = f"| FedHide(0.5) | P@1 % | 58.0 ± 1.8 | {mean:.1f} ± {half:.1f} | {mean - 58:+.1f} | 2 | 0, 1 |"
     assert row in text and "| fixed | P@1 % | ≈ 50.0 |" in text and "Run with selfsame" in text
+    assert "- How settings were chosen: as the paper prints them.\n- How settings of fixed were chosen: by test" in text
+    assert [one["chosen"] for one in part["variants"]] == ["as the paper prints them", "by test data", "", ""]
     assert [one["recipe"] for one in plain["missing"]] == ["fedhide-voxceleb1", "fedhide-vggface2"]
     assert "veri\\_test2.txt" in text.split("## Not run")[1]
 
@@ -504,6 +507,9 @@ def test_every_exhibit_has_its_recipes(name):
     for exhibit in find_exhibits(name):
         for recipe in exhibit.recipes:
             experiment = read_experiment(recipe_file(Path(__file__).parents[2] / "recipes", recipe))
+            for variant in experiment.variants:  # how settings were chosen is said of each, as a sentence goes on
+                words = variant.paper.chosen
+                assert words and not words.endswith("."), (recipe, variant.title)
             where = {variant.paper.where for variant in experiment.variants}
             number = "4" if exhibit.number.startswith("S") else exhibit.number  # the supplement shows runs of Table 4
             assert any(re.search(rf"(Tables?|Fig\.) .*{number}", one) for one in where), (recipe, where)

@@ -159,6 +159,7 @@ BAD = {
     "[paper]\nrounds = -1": "paper.rounds: must be at least 0, got -1",
     "[paper]\nwhere = 4": "paper.where: expected a text",
     "[paper]\nabout = 1": "paper.about: expected true or false",
+    "[paper]\nchosen = 1": "paper.chosen: expected a text",
     "[[variant]]\n[[variant]]": "two variants are called 'fedhide'",
     "variant = 3": "variant must be an array of tables",
     "[[variant]]\npaper = 3": "[paper]: expected a table",
