@@ -82,6 +82,7 @@ class Variant:
     name: str = ""  # of its folders; empty: by number and method
     control: str = ""  # what it shows beside the paper's variants; empty: it is one of the recipe's
     untrained: bool = False  # measured before the first round
+    quoted: bool = False  # the paper's figures of what is not run here: it has no seeds
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class Experiment:
     variants: tuple[Variant, ...]
     first_seed: int  # its runs have the plain folder names, so that seeds can be added later
     flat: bool  # a single run lies in the folder itself
+    quoted: tuple[Variant, ...] = ()  # rows of the paper's that are not run here
 
     def jobs(self, folder: Path) -> list[Job]:
         """Every run, variant by variant."""
@@ -140,6 +142,7 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
     variants, grid, paper = tables.pop("variant", [{}]), tables.pop("grid", {}), tables.pop("paper", {})
     if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
         raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
+    quoted = tables.pop("quoted", [])
     seeds = _seeds(file, tables.pop("seeds")) if "seeds" in tables else ()
     base = from_mapping(tables)
     found: list[Variant] = []
@@ -158,11 +161,32 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
             plan = from_mapping(apply_settings(merged(laid, given or {}), settings))
             mine = (plan.run.seed,) if not seeds or _sets_seed(settings) else seeds
             found.append(Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds))
-    titles = [variant.title for variant in found]
+    rows = _quoted(file, quoted, paper, base)
+    titles = [variant.title for variant in (*found, *rows)]
     if twice := next((title for title in titles if titles.count(title) > 1), None):
         raise SelfsameError(f"{file}: two variants are called {twice!r}; give each a title of its own")
     first = seeds[0] if seeds else base.run.seed
-    return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1)
+    return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1, rows)
+
+
+def _quoted(file: Path, given: Any, common: Any, base: Recipe) -> tuple[Variant, ...]:
+    """The rows of [[quoted]]: a title and what the paper reports, with figures."""
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise SelfsameError(f"{file}: quoted must be an array of tables: [[quoted]]")
+    out = []
+    for one in given:
+        if set(one) != {"title", "paper"}:
+            raise SelfsameError(
+                f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
+            )
+        title = typed(f"{file}: quoted.title", one["title"], str)
+        reported = read_paper(file, {**_both(file, "paper", common, one), "chosen": ""})
+        if not title or not reported.figures:
+            raise SelfsameError(
+                f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
+            )
+        out.append(Variant(0, title, base, (), reported, 0, quoted=True))
+    return tuple(out)
 
 
 def shortened(experiment: Experiment, share: float) -> Experiment:

@@ -135,6 +135,7 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
 
 def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
     """What a reader must know before comparing: how settings were chosen, rounds, settings, failures, machine."""
+    rows = [row for row in rows if not row.variant.quoted]
     out = _choices(rows)
     trained = [row for row in rows if any(view is not None for view in row.views)]
     long = [row for row in trained if not row.variant.untrained]
@@ -233,7 +234,8 @@ def beside_plain(
                 "reported_in": row.variant.paper.where,
                 "chosen": row.variant.paper.chosen,
                 "control": row.variant.control,
-                "rounds": 0 if row.variant.untrained else row.variant.recipe.run.rounds,
+                "quoted": row.variant.quoted,
+                "rounds": 0 if row.variant.untrained or row.variant.quoted else row.variant.recipe.run.rounds,
                 "recipe_rounds": row.variant.own_rounds,
                 "paper_rounds": None if row.variant.control else row.paper_rounds or None,
                 "seeds": list(row.variant.seeds),

@@ -27,6 +27,7 @@ _CONTROLS = {
     FIXED: "Fixed vectors: FedAwS's Baseline-2, random vectors that stay.",
     NO_NEGATIVES: "No negative term: its weight is 0.",
 }
+QUOTED = "Quoted: the paper's figures of what is not run by this command."
 PORTIONED = (
     "Accuracy (VII-C): the share of right verdicts on unseen people, the mean of 20 draws. Each has a template, a "
     "threshold from further samples and other users by the paper's Algorithm 4, and is tested with the rest and with "
@@ -60,7 +61,7 @@ def read_exhibit(file: Path) -> dict[str, Any]:
     if not known or f"{found.get('file')}.json" != file.name:
         raise SelfsameError(f"{file}: not the JSON of a page of `selfsame paper` (formats {_EARLIER[0]} to {FORMAT})")
     try:
-        return found if found["format"] == FORMAT else _in_this_format(found)
+        return _in_this_format(found)
     except (AttributeError, KeyError, TypeError):
         raise SelfsameError(f"{file}: parts of the page are missing") from None
 
@@ -72,11 +73,12 @@ def tells(plain: Plain) -> bool:
 
 
 def _in_this_format(plain: Plain) -> dict[str, Any]:
-    """A page of an earlier format in this one: what it does not tell is empty."""
+    """A page in this format: what one of an earlier format does not tell is empty."""
 
     def variant(one: Plain) -> Plain:
         return {
             "chosen": "",
+            "quoted": False,
             **one,
             "figures": {key: {"interval": None, **figure} for key, figure in one["figures"].items()},
         }
@@ -129,6 +131,8 @@ def exhibit_markdown(plain: Plain) -> str:
     variants = [variant for part in plain["parts"] for variant in part["variants"]]
     if kinds := {variant["control"] for variant in variants if variant["control"]}:
         lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
+    if any(variant["quoted"] for one in told for variant in one["variants"]):
+        lines += ["", QUOTED]
     if any("vii_c" in variant["figures"] for variant in variants):
         lines += ["", PORTIONED]
     if plain["missing"]:

@@ -251,6 +251,7 @@ class Reprint:
         """The variants with what the paper reports of them, where none has been run."""
         experiment = self._read_first[name]
         shown = [variant for variant in _shown(exhibit, experiment) if variant.paper.figures]
+        shown += _quoted(exhibit, experiment)
         rows = [Row(variant, (None,) * len(variant.seeds)) for variant in shown]
         out = []
         for variant in only_figures(beside_plain(rows, name)["variants"], exhibit.figures):
@@ -280,7 +281,9 @@ class Reprint:
     def _part(self, name: str, exhibit: Exhibit) -> Plain:
         campaign = self.campaigns[name]
         shown = _shown(exhibit, campaign.experiment)
-        rows: list[Row] = [row for row in campaign.rows() if row.variant in shown]
+        run: list[Row] = [row for row in campaign.rows() if row.variant in shown]
+        quoted = [Row(one, ()) for one in _quoted(exhibit, campaign.experiment)]
+        rows = [*(row for row in run if not row.variant.control), *quoted, *(row for row in run if row.variant.control)]
         found = beside_plain(rows, name, self.changed, exhibit.beside)
         found["remarks"] += [*self.refused.get(name, ()), *self._left(campaign, exhibit)]
         what = f"{_NAMES[self.paper]}, {exhibit.name}: {exhibit.what}, {name}"
@@ -292,7 +295,7 @@ class Reprint:
             "replicates": self.bootstrap,
             "variants": only_figures(found["variants"], (*exhibit.figures, *exhibit.beside)),
             "data": FOLDERS.get(name, campaign.experiment.variants[0].recipe.data.name),
-            "drawing": drawing(exhibit.panes, rows, f"{_file(exhibit)}-{name}.svg", what),
+            "drawing": drawing(exhibit.panes, run, f"{_file(exhibit)}-{name}.svg", what),
         }
 
     def _left(self, campaign: Campaign, exhibit: Exhibit) -> list[str]:
@@ -356,6 +359,11 @@ def _shown(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:
         for variant in experiment.variants
         if variant.control and any(alike(variant.recipe, one.recipe) for one in own)
     ]
+
+
+def _quoted(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:
+    """The rows of an exhibit that are not run."""
+    return [variant for variant in experiment.quoted if exhibit.shows(variant.title)]
 
 
 def _meant(text: str, variant: Variant, every: Sequence[Variant]) -> bool:

@@ -429,6 +429,7 @@ def test_pages_between_runs_of_other_processes_measure_nothing(selfsame, monkeyp
 
 def test_where_nothing_can_be_run_the_page_has_the_papers_figures(selfsame):
     rows = (
+        '[[quoted]]\ntitle = "SLEEC"\npaper = { "p@1" = 70.5 }\n'
         '[run]\nrounds = 30\n[paper]\nwhere = "FedAwS, Table 1"\n[[variant]]\ntitle = "A"\npaper = { "p@1" = 65.12 }\n'
         '[[variant]]\ntitle = "B"\n'
     )
@@ -437,6 +438,7 @@ def test_where_nothing_can_be_run_the_page_has_the_papers_figures(selfsame):
     code, _, _ = selfsame("paper", "fedaws", "--table", "1", "--recipes", "mine", "--path", "empty", "--quiet")
     text = Path("runs/paper-fedaws/table-1.md").read_text()
     assert code == 1 and text.count("| A | P@1 % | 65.12 | – | – | 30 | not run: 0, 1 |") == 2
+    assert text.count("| SLEEC | P@1 % | 70.5 | – | – | – | quoted |") == 2
     assert "| B |" not in text and "control" not in text and "Difference: measured less paper." in text
 
 
@@ -500,6 +502,33 @@ def test_a_page_is_made_anew_from_its_json(selfsame):
 
 def test_as_many_replicates_as_the_help_says():
     assert inspect.signature(paper).parameters["bootstrap"].default == REPLICATES
+
+
+def test_the_oracles_of_fedaws_are_quoted():
+    """Its Tables 3 and 4."""
+    printed = {
+        "table3-amazoncat": {"SLEEC": [90.5, 76.3, 61.5]},
+        "table3-amazon670k": {"SLEEC": [35.1, 31.3, 28.6]},
+        "table3-wikilshtc": {"SLEEC": [54.8, 33.4, 23.9]},
+        "table4-amazoncat": {"Baseline-1": [3.4, 3.2, 3.1], "Baseline-2": [64.1, 46.8, 32.6]},
+    }
+    for name, rows in printed.items():
+        found = read_experiment(Path(__file__).parents[2] / "recipes" / f"fedaws-{name}.toml").quoted
+        assert {one.title: [value for value, _ in one.paper.figures.values()] for one in found} == rows
+        assert {tuple(one.paper.figures) for one in found} == {("p@1", "p@3", "p@5")}
+
+
+def test_a_quoted_row_stands_before_the_controls(selfsame):
+    quoted = '[[quoted]]\ntitle = "FedHide of others"\npaper = { "p@1" = 77.7 }\n'
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("seeds = [0, 1]", "") + quoted)
+    words = ("paper", "fedhide", "--recipes", "mine", "--out", "p", "--bootstrap", "0", "--only", "fixed", "--quiet")
+    code, out, err = selfsame(*words, "--table", "4")
+    assert code == 0, err
+    (part,) = json.loads(Path("p/table-4.json").read_text())["parts"]
+    titles = [one["title"] for one in part["variants"]]
+    assert titles == ["FedHide(0.5)", "fixed", "FedHide of others", "untrained network", "no negative term"]
+    assert "| FedHide of others | P@1 % | 77.7 | – | – | – | quoted |" in Path("p/table-4.md").read_text()
+    assert "FedHide of others" in out and not [one for one in part["remarks"] if "of others" in one]
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -70,6 +70,15 @@ def written(folder, text):
     return file
 
 
+def test_a_quoted_row_has_figures_and_no_runs(tmp_path):
+    text = '[paper]\nwhere = "T"\nchosen = "c"\n[[quoted]]\ntitle = "SLEEC"\npaper = { "p@1" = 90.5 }\n'
+    found = read_experiment(written(tmp_path, text))
+    (row,) = found.quoted
+    assert (row.title, row.seeds, row.quoted, row.paper.where) == ("SLEEC", (), True, "T")
+    assert row.paper.figures == {"p@1": (90.5, None)} and row.paper.chosen == ""
+    assert len(found.variants) == 1 and len(found.jobs(tmp_path)) == 1
+
+
 def test_a_grid_is_every_combination_and_every_seed(tmp_path):
     found = read_experiment(written(tmp_path, GRID))
     assert [v.title for v in found.variants] == [
@@ -160,6 +169,11 @@ BAD = {
     "[paper]\nwhere = 4": "paper.where: expected a text",
     "[paper]\nabout = 1": "paper.about: expected true or false",
     "[paper]\nchosen = 1": "paper.chosen: expected a text",
+    "quoted = 3": "quoted must be an array of tables",
+    '[[quoted]]\ntitle = "x"': "[[quoted]]: expected a title and a paper table with figures",
+    '[[quoted]]\ntitle = "x"\npaper = { where = "y" }': "[[quoted]]: expected a title and a paper table with figures",
+    '[[quoted]]\ntitle = "x"\npaper = { "p@1" = 1 }\n[run]\nrounds = 1\n[[quoted]]\ntitle = "x"\n'
+    'paper = { "p@1" = 1 }': "two variants are called 'x'",
     "[[variant]]\n[[variant]]": "two variants are called 'fedhide'",
     "variant = 3": "variant must be an array of tables",
     "[[variant]]\npaper = 3": "[paper]: expected a table",

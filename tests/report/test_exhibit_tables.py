@@ -1,6 +1,6 @@
 """The tables of a paper's page: the paper's figures beside ours, and all others in columns."""
 
-from selfsame.report.exhibit_page import BY_PERSON, FORMAT, exhibit_markdown
+from selfsame.report.exhibit_page import BY_PERSON, FORMAT, QUOTED, exhibit_markdown
 from selfsame.report.exhibit_tables import part_sheets, terminal_sheets
 
 
@@ -11,8 +11,8 @@ def figure(measured=None, paper=None, interval=None, half_range=0.5):
             "values": [measured], "difference": less, "interval": interval}  # fmt: skip
 
 
-def variant(title, control="", **figures):
-    return {"title": title, "control": control, "rounds": 30, "paper_rounds": 60, "seeds": [0, 1],
+def variant(title, control="", quoted=False, **figures):
+    return {"title": title, "control": control, "quoted": quoted, "rounds": 30, "paper_rounds": 60, "seeds": [0, 1],
             "ended": [True, True], "diverged": [False, False], "seconds": [1.0, 2.0], "figures": figures}  # fmt: skip
 
 
@@ -72,6 +72,15 @@ def test_a_papers_figure_has_the_digits_that_it_prints():
     for sheets in (part_sheets, terminal_sheets):
         (sheet,) = sheets(part(variant("A", vii_c=told)))
         assert sheet.rows[0][2:5] == ["80.88 ± 0.03", "81.0 ± 0.5", "+0.1"]
+
+
+def test_a_quoted_row_has_the_papers_figure_alone():
+    quoted = {**variant("SLEEC", "", True, leak=figure(None, 90.5), eer=figure()), "seeds": [], "ended": []}
+    found = part(variant("A", leak=figure(80.0, 92.1), eer=figure(4.0)), {**quoted, "diverged": []})
+    first, second = part_sheets(found)
+    assert first.rows[1] == ["SLEEC", "leak (17) %", "90.5", "–", "–", "–", "quoted"]
+    assert [row[0] for row in second.rows] == ["A"]
+    assert QUOTED in exhibit_markdown(page(found)) and QUOTED not in exhibit_markdown(page(part(variant("A"))))
 
 
 def test_seeds_with_different_people_show_an_interval_each():
