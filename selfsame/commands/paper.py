@@ -71,12 +71,12 @@ def paper(
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
         reprint = Reprint(
-            name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap
+            name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap, only or []
         )
     with shared_claim(folder):
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
-        chosen = reprint.chosen(only or [])
+        chosen = reprint.chosen()
         try:
             for name, jobs in chosen.items():
                 train_left(reprint.campaigns[name], jobs, at_once, quiet, reprint.so_far)

@@ -235,6 +235,7 @@ def beside_plain(
                 "chosen": row.variant.paper.chosen,
                 "control": row.variant.control,
                 "quoted": row.variant.quoted,
+                "digest": row.variant.digest,
                 "rounds": 0 if row.variant.untrained or row.variant.quoted else row.variant.recipe.run.rounds,
                 "recipe_rounds": row.variant.own_rounds,
                 "paper_rounds": None if row.variant.control else row.paper_rounds or None,

@@ -27,6 +27,7 @@ _CONTROLS = {
     FIXED: "Fixed vectors: FedAwS's Baseline-2, random vectors that stay.",
     NO_NEGATIVES: "No negative term: its weight is 0.",
 }
+UNTIED = "This page does not say which settings its recipe had when the runs were made."
 QUOTED = "Quoted: the paper's figures of what is not run by this command."
 PORTIONED = (
     "Accuracy (VII-C): the share of right verdicts on unseen people, the mean of 20 draws. Each has a template, a "
@@ -79,6 +80,8 @@ def _in_this_format(plain: Plain) -> dict[str, Any]:
         return {
             "chosen": "",
             "quoted": False,
+            "digest": "",
+            "settings": {},
             **one,
             "figures": {key: {"interval": None, **figure} for key, figure in one["figures"].items()},
         }
@@ -172,7 +175,9 @@ def _part(part: Plain) -> Iterator[str]:
         if sheet.title:
             yield f"{sheet.title}\n"
         yield sheet.markdown()
-    for said in (*part["remarks"], *_lengths(part)):
+    own = [variant for variant in part["variants"] if not variant["quoted"]]
+    untied = [UNTIED] if own and not all(variant["digest"] for variant in own) else []
+    for said in (*part["remarks"], *_lengths(part), *untied):
         yield f"- {marked_down(said)}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -9,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.config.exhibits import FOLDERS, Exhibit, recipe_file
-from selfsame.config.experiment import FIGURES, Experiment, Job, Variant, read_experiment, shortened
-from selfsame.config.recipe import DataPart, parse_setting
+from selfsame.config.experiment import FIGURES, Experiment, Job, Variant, decided, read_experiment, shortened
+from selfsame.config.recipe import DataPart, Recipe, parse_setting, to_mapping
 from selfsame.data import DATASETS, Federation, checked_options
 from selfsame.errors import SelfsameError
 from selfsame.files import write
@@ -43,6 +45,7 @@ class Reprint:
     changed: Sequence[str] = ()
     share: float = 1.0  # of the recipes' rounds
     bootstrap: int = REPLICATES  # of each interval; 0: none
+    only: Sequence[str] = ()  # texts in titles of the variants that are trained; none: all
     campaigns: dict[str, Campaign] = field(init=False, default_factory=dict)
     missing: dict[str, Plain] = field(init=False, default_factory=dict)
     told: dict[str, str] = field(init=False, default_factory=dict)  # why, with the places of this machine
@@ -125,9 +128,9 @@ class Reprint:
         data = FOLDERS.get(name, part.name)
         return {"recipe": name, "data": data, "runs": runs, "why": _unplaced(why, self.path), "wants": wants}
 
-    def chosen(self, only: Sequence[str] = ()) -> dict[str, list[Job]]:
+    def chosen(self) -> dict[str, list[Job]]:
         """The runs of each recipe that the exhibits show; with texts, those that have one of them in their titles."""
-        shown = {name: self._variants(name) for name in self.campaigns}
+        only, shown = self.only, {name: self._variants(name) for name in self.campaigns}
         if only:
             every = [variant for variants in shown.values() for variant in variants]
             for text in only:
@@ -256,7 +259,9 @@ class Reprint:
         out = []
         for variant in only_figures(beside_plain(rows, name)["variants"], exhibit.figures):
             told = {key: one for key, one in variant["figures"].items() if one["paper"] is not None}
-            out.append({**variant, "figures": {key: {**one, "interval": None} for key, one in told.items()}})
+            out.append(
+                {**variant, "settings": {}, "figures": {key: {**one, "interval": None} for key, one in told.items()}}
+            )
         return [variant for variant in out if variant["figures"]]
 
     def _earlier(self, exhibit: Exhibit) -> dict[str, Plain]:
@@ -274,9 +279,11 @@ class Reprint:
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []
+        data += ["--recipes RECIPES"] if exhibit.recipes and self.recipes is not None else []
+        chosen = [f"--only {shlex.quote(text)}" for text in self.only] if exhibit.recipes else []
         set_to = [one if one.startswith("--") else f"--set {one}" for one in self.changed]
         drawn = [f"--bootstrap {self.bootstrap}"] if exhibit.recipes and self.bootstrap != REPLICATES else []
-        return " ".join(["selfsame paper", self.paper, exhibit.option, *data, *set_to, *drawn])
+        return " ".join(["selfsame paper", self.paper, exhibit.option, *data, *chosen, *set_to, *drawn])
 
     def _part(self, name: str, exhibit: Exhibit) -> Plain:
         campaign = self.campaigns[name]
@@ -290,6 +297,7 @@ class Reprint:
         for row, variant in zip(rows, found["variants"], strict=True):
             for key, figure in variant["figures"].items():
                 figure["interval"] = self._interval(campaign, row, key)
+            variant["settings"] = {} if row.variant.quoted else _settings(row.variant.recipe)
         return {
             **found,
             "replicates": self.bootstrap,
@@ -359,6 +367,12 @@ def _shown(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:
         for variant in experiment.variants
         if variant.control and any(alike(variant.recipe, one.recipe) for one in own)
     ]
+
+
+def _settings(recipe: Recipe) -> Plain:
+    """What was run, without places and machines, as JSON reads it."""
+    found: Plain = json.loads(json.dumps(decided(to_mapping(recipe))))
+    return found
 
 
 def _quoted(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:

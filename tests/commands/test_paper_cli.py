@@ -77,6 +77,11 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     assert all(one["seeds"] == [0, 1] and one["figures"]["p@1"]["measured"] for one in part["variants"])
     assert "| untrained network (control) | P@1 % | – |" in text and "Controls are ours" in text
     hide = part["variants"][0]
+    told = {one.title: one.digest for one in read_experiment(Path("mine/fedhide-cifar100.toml")).variants}
+    assert {one["title"]: one["digest"] for one in part["variants"][:2]} == told and len(set(told.values())) == 2
+    assert [one["digest"] for one in part["variants"][2:]] == [hide["digest"]] * 2
+    assert hide["settings"]["method"] == {"name": "fedhide", "alpha": 0.5, "neighbours": 3}
+    assert hide["settings"]["run"]["rounds"] == 2 and not {"seed", "device"} & set(hide["settings"]["run"])
     assert list(hide["figures"]) == ["p@1", "leak", "recovered"] and hide["seeds"] == [0, 1]
     value = hide["figures"]["p@1"]
     mean = sum(value["values"]) / 2
@@ -302,7 +307,9 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame, monkeypatch):
     plain = json.loads(Path("p/table-i.json").read_text())
     variants = {one["title"]: one for one in plain["parts"][0]["variants"]}
     assert list(variants) == ["FDML", "untrained network", "fixed vectors"]  # the exceptions are Table II's
-    assert variants["FDML"]["rounds"] == 2 and plain["command"].endswith("--table I --path DATA --share 0.5")
+    assert variants["FDML"]["rounds"] == 2 and plain["command"].endswith(
+        "--table I --path DATA --recipes RECIPES --share 0.5"
+    )
     assert list(variants["FDML"]["figures"]) == ["vii_c", "eer_seen", "eer"]
     for title, folder in (("FDML", "01-fdml"), ("fixed vectors", "control-fixed")):
         found = variants[title]["figures"]["vii_c"]
@@ -355,6 +362,8 @@ def test_only_names_variants_of_any_recipe(selfsame):
     words = ("paper", "fedaws", "--table", "1", "--recipes", "mine", "--out", "p", "--quiet", "--only")
     code, _, err = selfsame(*words, "ResNet-56")
     assert code == 0, err
+    command = json.loads(Path("p/table-1.json").read_text())["command"]
+    assert command == "selfsame paper fedaws --table 1 --path DATA --recipes RECIPES --only ResNet-56"
     parts = json.loads(Path("p/table-1.json").read_text())["parts"]
     ended = {one["title"]: one["ended"] for part in parts for one in part["variants"]}
     assert ended == {"ResNet-8": [False], "ResNet-56": [True], "untrained network": [False]}

@@ -1,5 +1,6 @@
 """Recipe files: variants, grids and seeds become runs; every file in recipes/ names things that exist and fit."""
 
+import hashlib
 import math
 import tomllib
 from dataclasses import replace
@@ -68,6 +69,22 @@ def written(folder, text):
     file = folder / "grid.toml"
     file.write_text(text)
     return file
+
+
+def test_what_decides_figures_has_a_digest(tmp_path):
+    """Recomputed; titles, seeds, places and machines are not in it, and 1 is 1.0."""
+    text = """
+    title = "x"
+    seeds = [3, 1]
+    data = { name = "cifar10", path = "here", held_out = 2 }
+    run = { rounds = 9, device = "cpu", seed = 4, compile = "off", checkpoint_every = 2 }
+    net = { name = "lenet", start = "a.pt", digest = "abc" }
+    local = { lr = 1 }
+    """
+    (found,) = read_experiment(written(tmp_path, text), {"run": {"rounds": 3}}, ["local.lr=7"]).variants
+    kept = '"data":{"held_out":2.0,"name":"cifar10"},"local":{"lr":1.0},"net":{"digest":"abc","name":"lenet"}'
+    words = "[{" + kept + ',"run":{"rounds":9.0}},[20.0,10.0,10.0,10.0]]'
+    assert found.digest == hashlib.sha256(words.encode()).hexdigest()  # of the file, whatever the command line says
 
 
 def test_a_quoted_row_has_figures_and_no_runs(tmp_path):

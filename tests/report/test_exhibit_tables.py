@@ -1,6 +1,6 @@
 """The tables of a paper's page: the paper's figures beside ours, and all others in columns."""
 
-from selfsame.report.exhibit_page import BY_PERSON, FORMAT, QUOTED, exhibit_markdown
+from selfsame.report.exhibit_page import BY_PERSON, FORMAT, QUOTED, UNTIED, exhibit_markdown
 from selfsame.report.exhibit_tables import part_sheets, terminal_sheets
 
 
@@ -12,8 +12,9 @@ def figure(measured=None, paper=None, interval=None, half_range=0.5):
 
 
 def variant(title, control="", quoted=False, **figures):
-    return {"title": title, "control": control, "quoted": quoted, "rounds": 30, "paper_rounds": 60, "seeds": [0, 1],
-            "ended": [True, True], "diverged": [False, False], "seconds": [1.0, 2.0], "figures": figures}  # fmt: skip
+    about = {"title": title, "control": control, "quoted": quoted, "digest": "d", "rounds": 30, "paper_rounds": 60}
+    runs = {"seeds": [0, 1], "ended": [True, True], "diverged": [False, False], "seconds": [1.0, 2.0]}
+    return {**about, **runs, "figures": figures}
 
 
 def part(*variants):
@@ -81,6 +82,12 @@ def test_a_quoted_row_has_the_papers_figure_alone():
     assert first.rows[1] == ["SLEEC", "leak (17) %", "90.5", "–", "–", "–", "quoted"]
     assert [row[0] for row in second.rows] == ["A"]
     assert QUOTED in exhibit_markdown(page(found)) and QUOTED not in exhibit_markdown(page(part(variant("A"))))
+
+
+def test_a_page_of_unknown_settings_says_so():
+    found = variant("A", eer=figure(4.0))
+    assert UNTIED in exhibit_markdown(page(part({**found, "digest": ""})))
+    assert UNTIED not in exhibit_markdown(page(part(found)))
 
 
 def test_seeds_with_different_people_show_an_interval_each():
