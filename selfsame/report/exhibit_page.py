@@ -177,8 +177,29 @@ def _part(part: Plain) -> Iterator[str]:
         yield sheet.markdown()
     own = [variant for variant in part["variants"] if not variant["quoted"]]
     untied = [UNTIED] if own and not all(variant["digest"] for variant in own) else []
-    for said in (*part["remarks"], *_lengths(part), *untied):
+    for said in (*part["remarks"], *_lengths(part), *_pictured(part), *untied):
         yield f"- {marked_down(said)}"
+
+
+def _pictured(part: Plain) -> list[str]:
+    """What pictures of the embedding space are of, and in what they differ from the paper's."""
+    panes = [pane for pane in (part["drawing"] or {"panes": ()})["panes"] if pane["kind"] == "space"]
+    if not panes:
+        return []
+    ways = {
+        "cosine": "t-SNE by cosine, as in the paper",
+        "euclidean": "t-SNE by Euclidean distance, the paper's by cosine",
+    }
+    drawn = dict.fromkeys(
+        (
+            len(pane["truth"]),
+            len(pane["samples"]),
+            ways[pane.get("metric", "euclidean")] if pane["how"] == "tsne" else "PCA",
+        )
+        for pane in panes
+    )
+    told = "; ".join(f"{classes} classes and {samples} test samples, {way}" for classes, samples, way in drawn)
+    return [f"Pictures have {told}. The paper does not say how many samples it shows, nor how t-SNE was begun."]
 
 
 def _lengths(part: Plain) -> list[str]:

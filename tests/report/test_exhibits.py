@@ -15,7 +15,7 @@ from selfsame.config.recipe import from_mapping
 from selfsame.report.beside import Row
 from selfsame.report.exhibit_figures import digest, draw_exhibit, exhibit_svg
 from selfsame.report.exhibit_lines import drawing
-from selfsame.report.exhibit_page import MARK, exhibit_files
+from selfsame.report.exhibit_page import MARK, _pictured, exhibit_files
 from selfsame.report.view import Picture, RunView
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -131,6 +131,20 @@ def test_the_space_has_test_samples_prototypes_and_proxies_of_the_first_seed_tha
     (pane,) = drawing([Pane("space")], rows, "f.svg", "what")["panes"]
     assert pane["title"] == "FedHide(0.1, 5), seed 1"
     assert len(pane["samples"]) == 5 and pane["truth"] == [[0, 1], [2, 1]] and pane["proxy"] == [[1, 1.5], [1.1, 1.4]]
+
+
+def test_a_page_says_what_its_pictures_are_of():
+    views = [
+        replace(seen(), picture=replace(picture(), how="tsne", metric=metric)) for metric in ("cosine", "euclidean")
+    ]
+    rows = [row(title, view, number=n) for n, (title, view) in enumerate(zip("AB", views, strict=True))]
+    part = {"drawing": drawing([Pane("space")], rows, "f.svg", "what")}
+    assert _pictured(part) == [
+        "Pictures have 2 classes and 5 test samples, t-SNE by cosine, as in the paper; 2 classes and 5 test samples, "
+        "t-SNE by Euclidean distance, the paper's by cosine. The paper does not say how many samples it shows, nor how "
+        "t-SNE was begun."
+    ]
+    assert _pictured({"drawing": None}) == _pictured({"drawing": {"panes": [{"kind": "lines"}]}}) == []
 
 
 def whole():
