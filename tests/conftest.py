@@ -39,7 +39,7 @@ def quick_pictures(request):
     drawn = request.path.parent.name in ("report", "pages") or request.path.name == "test_assess.py"
     with pytest.MonkeyPatch.context() as patch:
         if not drawn:
-            patch.setattr("selfsame.report.figures._tsne", lambda _, begin: begin)
+            patch.setattr("selfsame.report.figures._tsne", lambda _, begin, _metric: begin)
             patch.setattr("selfsame.report.page.svg", lambda figure, name, what: f'<svg id="{name}" role="img"></svg>')
         yield
 

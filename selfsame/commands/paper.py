@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
 from selfsame.commands.progress import loading, tell, train_left
 from selfsame.errors import SelfsameError
-
-if TYPE_CHECKING:
-    from selfsame.runs.papers import Reprint
 
 
 def paper(
@@ -74,20 +71,28 @@ def paper(
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
         reprint = Reprint(
-            name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap
+            name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap, only or []
         )
     with shared_claim(folder):
-        for name, jobs in reprint.chosen(only or []).items():
-            train_left(reprint.campaigns[name], jobs, at_once, quiet)
-        with Console(stderr=True, quiet=quiet).status("measuring") as status:
-            reprint.complete(lambda title: status.update(f"measuring: {title}"))
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
+        chosen = reprint.chosen()
+        try:
+            for name, jobs in chosen.items():
+                train_left(reprint.campaigns[name], jobs, at_once, quiet, reprint.so_far)
+        except typer.Exit:  # somebody has stopped it
+            for page in reprint.so_far():
+                tell(f"page so far: {page}")
+            raise
+        with Console(stderr=True, quiet=quiet).status("measuring") as status:
+            reprint.complete(lambda title: status.update(f"measuring: {title}"))
         pages = reprint.write_pages()
     for recipe, why in reprint.told.items():
         tell(f"not run: {recipe}: {why}")
-    _show(reprint, pages)
-    if reprint.diverged or not (reprint.campaigns or reprint.timings):
+    for words in reprint.kept:
+        tell(words)
+    _show(pages)
+    if reprint.diverged(chosen) or not (reprint.campaigns or reprint.timings):
         raise typer.Exit(1)
 
 
@@ -102,27 +107,26 @@ def _make_anew(file: Path) -> None:
 
 
 def _timed(folder: Path) -> dict[str, Any]:
-    """The enclave's seconds, of an earlier call where there was one."""
+    """The enclave's seconds, of an earlier call where there was one whose page can be read."""
     from selfsame.config.exhibits import ENCLAVE_SECONDS
     from selfsame.deploy.split.timing import derivative_seconds, timing_words
-    from selfsame.files import read_json
+    from selfsame.report.exhibit_page import page_again
 
-    page = folder / "table-v.json"
-    if page.is_file() and (earlier := read_json(page).get("timings")):
+    earlier = page_again(folder / "table-v.json").get("timings")
+    if earlier:
         return dict(earlier)
     rows = [{**one, "paper": ENCLAVE_SECONDS[one["participants"]]} for one in derivative_seconds(ENCLAVE_SECONDS)]
     return {"rows": rows, "remarks": timing_words()}
 
 
-def _show(reprint: Reprint, pages: list[Path]) -> None:
+def _show(pages: dict[Path, dict[str, Any]]) -> None:
     """The tables, what to know about them, and the pages."""
     from rich.console import Console
 
     from selfsame.report.exhibit_tables import terminal_sheets, timing_sheet
 
     console = Console(width=None if Console().is_terminal else 80)
-    for exhibit, page in zip(reprint.exhibits, pages, strict=True):
-        plain = reprint.plain(exhibit)
+    for page, plain in pages.items():
         for part in plain["parts"]:
             print(f"{plain['title']}, {part['data']} ({part['recipe']})")
             for sheet in terminal_sheets(part):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,12 +44,19 @@ def loading(quiet: bool = False) -> Iterator[None]:
 
 
 def train_and_keep(
-    run: Run, quiet: bool, label: str = "", told: bool = False, until: int = 0, parent: int = 0
+    run: Run,
+    quiet: bool,
+    label: str = "",
+    told: bool = False,
+    until: int = 0,
+    parent: int = 0,
+    among: bool = False,
 ) -> RunView | None:
     """Train, keep the result beside the run and give its view; among several processes, the first alone does so.
 
     A run that the user stops has a checkpoint, says how it goes on, and ends the command. `told`: the data's notes are
-    known already. `until`: the round after which it pauses. `parent`: the process without which it ends.
+    known already. `until`: the round after which it pauses. `parent`: the process without which it ends. `among`: it is
+    one of a command's runs, which goes on with all of them.
     """
     from selfsame.runs.loop import carry_on
     from selfsame.runs.stopping import stoppable
@@ -67,7 +74,7 @@ def train_and_keep(
         with stoppable(parent=parent) as stop, watched(run, quiet, label) as tick:
             carry_on(run, tick, stop.asked, until)
         if stop.asked() and not run.done and not run.paused(until):
-            _tell_stopped(run)
+            _tell_stopped(run, among)
             raise typer.Exit(stop.code)
     shown = view(run)
     if run.folder is not None:
@@ -76,9 +83,14 @@ def train_and_keep(
 
 
 def train_at_once(
-    campaign: Campaign, work: list[tuple[Job, Federation]], number: int, quiet: bool, until: int = 0
+    campaign: Campaign,
+    work: list[tuple[Job, Federation]],
+    number: int,
+    quiet: bool,
+    until: int = 0,
+    heard: Callable[[], object] = lambda: None,
 ) -> None:
-    """Train so many runs at a time in processes of their own, under one bar that counts them."""
+    """Train so many runs at a time in processes of their own, under one bar that counts them; `heard`: one ended."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -87,26 +99,41 @@ def train_at_once(
     with stoppable("stopping every run after its round; once more ends at once") as stop:
         with Progress(console=Console(stderr=True), disable=quiet) as progress:
             task = progress.add_task("runs", total=len(work))
-            campaign.train_at_once(work, number, lambda: progress.update(task, advance=1), stop.asked, until)
+
+            def ended() -> None:
+                progress.update(task, advance=1)
+                heard()
+
+            campaign.train_at_once(work, number, ended, stop.asked, until)
         if stop.asked():
             print("selfsame: stopped, each run with a checkpoint; the same command goes on", file=sys.stderr)
             raise typer.Exit(stop.code)
 
 
-def train_left(campaign: Campaign, chosen: list[Job], at_once: int, quiet: bool) -> None:
-    """Train the chosen runs that have not ended yet, so many at a time."""
+def train_left(
+    campaign: Campaign,
+    chosen: list[Job],
+    at_once: int,
+    quiet: bool,
+    heard: Callable[[Job | None, Federation | None], object] = lambda _job, _federation: None,
+) -> None:
+    """Train the chosen runs that have not ended yet, so many at a time.
+
+    `heard` is called when one has ended: with it and its data where it was trained in this process.
+    """
     from selfsame.runs.claim import claimed
 
     with loading(quiet):
         work = campaign.measure_untrained(campaign.left(chosen))
     if at_once > 1:
-        train_at_once(campaign, work, at_once, quiet)
+        train_at_once(campaign, work, at_once, quiet, heard=lambda: heard(None, None))
     for job, federation in work:
         current = campaign.open(job, federation)
         with claimed(job.folder):
-            shown = train_and_keep(current, quiet, job.title)
+            shown = train_and_keep(current, quiet, job.title, among=True)
         if shown is not None:
             campaign.keep(job.folder, shown)
+            heard(job, federation)
 
 
 def tell(words: str, quiet: bool = False) -> None:
@@ -121,9 +148,10 @@ def tell_notes(notes: Iterable[str], quiet: bool = False) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _tell_stopped(run: Run) -> None:
+def _tell_stopped(run: Run, among: bool) -> None:
     now, all_of_it = run.state.round, run.recipe.run.rounds
-    on = f"; checkpoint written, `selfsame resume {run.folder}` goes on" if run.folder is not None else ""
+    how = "the same command" if among else f"`selfsame resume {run.folder}`"
+    on = f"; checkpoint written, {how} goes on" if run.folder is not None else ""
     print(f"selfsame: stopped after round {now:,} of {all_of_it:,}{on}", file=sys.stderr)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from selfsame.config.recipe import (
 from selfsame.errors import SelfsameError
 from selfsame.fields import at_least, read_fields, short_name, typed
 
+_NO_MATTER = ("data.path", "net.start", "run.seed", "run.device", "run.compile", "run.checkpoint_every")
 SHARES = ("method", "net", "data")  # parts whose options belong to what they name
 
 
@@ -65,6 +68,7 @@ class Paper:
     where: str = ""  # which table or figure of which paper
     rounds: int | None = None  # None: as many as the recipe file says; 0: the paper does not say
     about: bool = False  # read off a plot
+    chosen: str = ""  # how the settings were chosen, a sentence without its full stop
     portions: tuple[int, int, int, int] = PORTIONS  # what these data have for the accuracy of FDML's section VII-C
 
 
@@ -81,6 +85,10 @@ class Variant:
     name: str = ""  # of its folders; empty: by number and method
     control: str = ""  # what it shows beside the paper's variants; empty: it is one of the recipe's
     untrained: bool = False  # measured before the first round
+    digest: str = (
+        ""  # of what the file says that decides its figures; a control has that of the variant it stands beside
+    )
+    quoted: bool = False  # the paper's figures of what is not run here: it has no seeds
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,7 @@ class Experiment:
     variants: tuple[Variant, ...]
     first_seed: int  # its runs have the plain folder names, so that seeds can be added later
     flat: bool  # a single run lies in the folder itself
+    quoted: tuple[Variant, ...] = ()  # rows of the paper's that are not run here
 
     def jobs(self, folder: Path) -> list[Job]:
         """Every run, variant by variant."""
@@ -139,6 +148,7 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
     variants, grid, paper = tables.pop("variant", [{}]), tables.pop("grid", {}), tables.pop("paper", {})
     if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
         raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
+    quoted = tables.pop("quoted", [])
     seeds = _seeds(file, tables.pop("seeds")) if "seeds" in tables else ()
     base = from_mapping(tables)
     found: list[Variant] = []
@@ -156,12 +166,60 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
             rounds = from_mapping(laid).run.rounds
             plan = from_mapping(apply_settings(merged(laid, given or {}), settings))
             mine = (plan.run.seed,) if not seeds or _sets_seed(settings) else seeds
-            found.append(Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds))
-    titles = [variant.title for variant in found]
+            tied = recipe_digest(laid, reported.portions)
+            found.append(Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds, digest=tied))
+    rows = _quoted(file, quoted, paper, base)
+    titles = [variant.title for variant in (*found, *rows)]
     if twice := next((title for title in titles if titles.count(title) > 1), None):
         raise SelfsameError(f"{file}: two variants are called {twice!r}; give each a title of its own")
     first = seeds[0] if seeds else base.run.seed
-    return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1)
+    return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1, rows)
+
+
+def recipe_digest(tables: Mapping[str, Any], portions: Sequence[int] = PORTIONS) -> str:
+    """SHA-256 of what a recipe's tables say that decides figures: not of titles, seeds, places or machines."""
+    kept = {name: deciding(part) for name, part in decided(tables).items()}
+    words = json.dumps([kept, deciding(list(portions))], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def decided(tables: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The parts of a recipe without what decides no figure; empty ones are left out."""
+    parts = {
+        name: {key: value for key, value in part.items() if f"{name}.{key}" not in _NO_MATTER}
+        for name, part in tables.items()
+        if isinstance(part, Mapping)
+    }
+    return {name: part for name, part in parts.items() if part}
+
+
+def deciding(value: Any) -> Any:
+    """A value in one spelling: 10 and 10.0 are the same."""
+    if isinstance(value, Mapping):
+        return {str(key): deciding(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [deciding(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _quoted(file: Path, given: Any, common: Any, base: Recipe) -> tuple[Variant, ...]:
+    """The rows of [[quoted]]: a title and what the paper reports, with figures."""
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise SelfsameError(f"{file}: quoted must be an array of tables: [[quoted]]")
+    out = []
+    for one in given:
+        if set(one) != {"title", "paper"}:
+            raise SelfsameError(
+                f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
+            )
+        title = typed(f"{file}: quoted.title", one["title"], str)
+        reported = read_paper(file, {**_both(file, "paper", common, one), "chosen": ""})
+        if not title or not reported.figures:
+            raise SelfsameError(
+                f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
+            )
+        out.append(Variant(0, title, base, (), reported, 0, quoted=True))
+    return tuple(out)
 
 
 def shortened(experiment: Experiment, share: float) -> Experiment:
@@ -197,8 +255,8 @@ def lay(tables: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_paper(file: Path, table: Mapping[str, Any]) -> Paper:
-    """A [paper] table: known figures, each a number or [number, spread], and where, rounds, about and portions."""
-    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about", "portions")}
+    """A [paper] table: known figures, each a number or [number, spread], and where, rounds, about, chosen, portions."""
+    facts = {key: value for key, value in table.items() if key in ("where", "rounds", "about", "chosen", "portions")}
     paper = read_fields(f"{file}: paper", facts, Paper)
     at_least(f"{file}: paper.rounds", paper.rounds or 0, 0)
     at_least(f"{file}: paper.portions", min(paper.portions), 1)

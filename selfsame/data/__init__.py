@@ -40,6 +40,7 @@ __all__ = [
     "Samples",
     "Source",
     "Trials",
+    "checked_options",
     "find",
     "from_classes",
     "load",
@@ -63,6 +64,15 @@ register(VOXCELEB, VOXCELEB_UV, AUDIOMNIST, AUDIOFOLDER)
 register(TOUCH, TOUCHALYTICS, TOUCHALYTICS_STROKES, HOLD_AND_TAP, TABLE, XC)
 
 
+def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options to load a data set with; what is wrong with one, or with the name, is said before files are read."""
+    if name not in DATASETS:
+        raise SelfsameError(f"unknown data set {name!r}; the data sets are: {', '.join(DATASETS)}")
+    choosing = check_options(name, {key: value for key, value in options.items() if key in OPTIONS}, OPTIONS)
+    own = {key: value for key, value in options.items() if key not in OPTIONS}
+    return choosing | DATASETS[name].checked(own)
+
+
 def find(
     name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[Path | None, dict[str, Any]]:
@@ -70,7 +80,7 @@ def find(
     if name not in DATASETS:
         raise SelfsameError(f"unknown data set {name!r}; the data sets are: {', '.join(DATASETS)}")
     data_set = DATASETS[name]
-    checked = check_options(name, options or {}, data_set.options)
+    checked = data_set.checked(options or {})
     if not data_set.needs_path:
         if path is not None:
             raise SelfsameError(f"{name}: takes no path, it needs {data_set.wants}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from selfsame.data.federation import Federation
 from selfsame.errors import SelfsameError
-from selfsame.fields import options_of
+from selfsame.fields import check_options, options_of
 
 WIDE = {"channels": (16, 32)}  # 8x8 images are small enough to afford more channels than LeNet's 8 and 4
 
@@ -45,18 +45,22 @@ class DataSet:
         """The options and their defaults: its own, then those that it shares with its family."""
         return {**options_of(self.load), **self._offered}
 
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The given options, each known, of its type and, where it is the family's, within its bounds."""
+        found = check_options(self.name, options, self.options)
+        for part in fields(self.shared) if self.shared is not None else ():
+            if part.name in found and "bounds" in part.metadata:
+                within(self.name, *part.metadata["bounds"], **{part.name: found[part.name]})
+        return found
+
     def open(self, path: Path | None, options: Mapping[str, Any]) -> Federation:
-        """Load it; the path and the options' types have been checked."""
+        """Load it; the path and the options have been checked."""
         common = {name: value for name, value in options.items() if name in self._offered}
         own = {name: value for name, value in options.items() if name not in common}
         first = [] if path is None else [path]
         if self.shared is None:
             return self.load(*first, **own)
-        shared = replace(self.shared, **common)
-        for part in fields(shared):
-            if "bounds" in part.metadata:
-                within(self.name, *part.metadata["bounds"], **{part.name: getattr(shared, part.name)})
-        return self.load(*first, shared, **own)
+        return self.load(*first, replace(self.shared, **common), **own)
 
 
 def bounded(default: Any, least: float, most: float = 1_000_000) -> Any:

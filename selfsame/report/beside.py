@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from selfsame.config.experiment import FIGURES, Variant
@@ -104,6 +105,18 @@ def figures_of(rows: Sequence[Row], more: Sequence[str] = ()) -> list[str]:
     return measured or ["p@1"]
 
 
+def as_printed(value: float | None, spread: float | None, digits: int) -> str:
+    """A paper's figure and its spread, each with the digits that the recipe has, and at least so many."""
+    if value is None:
+        return "–"
+    return " ± ".join(f"{one:.{max(digits, _decimals(one))}f}" for one in (value, spread) if one is not None)
+
+
+def _decimals(value: float) -> int:
+    """Digits after the point of the shortest number that reads the same; a recipe keeps no zeros at the end."""
+    return max(0, -int(Decimal(repr(value)).normalize().as_tuple().exponent))
+
+
 def beside_cells(row: Row, key: str) -> tuple[str, ...]:
     """Paper, measured and difference of one figure."""
     digits = FIGURES[key].digits
@@ -114,14 +127,16 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
         return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")
 
     paper, difference = row.variant.paper, row.difference(key)
-    reported = pair(*paper.figures.get(key, (None, None)))
+    value, spread = paper.figures.get(key, (None, None))
+    reported = as_printed(value, spread, digits)
     less = "–" if difference is None else f"{round(difference, digits) + 0.0:+.{digits}f}"
     return "≈ " + reported if paper.about and key in paper.figures else reported, pair(*row.measured(key)), less
 
 
 def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
-    """What a reader must know before comparing: rounds, settings, failures, machine."""
-    out = []
+    """What a reader must know before comparing: how settings were chosen, rounds, settings, failures, machine."""
+    rows = [row for row in rows if not row.variant.quoted]
+    out = _choices(rows)
     trained = [row for row in rows if any(view is not None for view in row.views)]
     long = [row for row in trained if not row.variant.untrained]
     short = [row for row in long if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
@@ -146,6 +161,17 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
         if view is not None
     }
     return out + [f"Run with {machine}." for machine in sorted(machines) if machine]
+
+
+def _choices(rows: Sequence[Row]) -> list[str]:
+    """How settings were chosen: what holds for most variants first, then the others by name."""
+    named: dict[str, list[str]] = {}
+    for row in rows:
+        if row.variant.paper.chosen:
+            named.setdefault(row.variant.paper.chosen, []).append(row.variant.title)
+    most = max(named, key=lambda words: len(named[words]), default="")
+    others = [f"How settings of {', '.join(named[words])} were chosen: {words}." for words in named if words != most]
+    return [f"How settings were chosen: {most}.", *others] if most else []
 
 
 def _method_facts(rows: Sequence[Row]) -> list[str]:
@@ -206,8 +232,11 @@ def beside_plain(
                 "title": row.variant.title,
                 "method": row.variant.recipe.method.name,
                 "reported_in": row.variant.paper.where,
+                "chosen": row.variant.paper.chosen,
                 "control": row.variant.control,
-                "rounds": 0 if row.variant.untrained else row.variant.recipe.run.rounds,
+                "quoted": row.variant.quoted,
+                "digest": row.variant.digest,
+                "rounds": 0 if row.variant.untrained or row.variant.quoted else row.variant.recipe.run.rounds,
                 "recipe_rounds": row.variant.own_rounds,
                 "paper_rounds": None if row.variant.control else row.paper_rounds or None,
                 "seeds": list(row.variant.seeds),

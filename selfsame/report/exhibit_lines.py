@@ -198,6 +198,7 @@ def _picture(title: str, picture: Picture) -> Plain:
         "kind": "space",
         "title": title,
         "how": picture.how,
+        "metric": picture.metric,
         "samples": [_spot(picture.emb[number]) for number in seen],
         "person": [picture.label[number] for number in seen],
         "truth": [_spot(point) for point in picture.truth],

@@ -16,7 +16,7 @@ from selfsame.report.exhibit_tables import part_sheets, timing_sheet
 from selfsame.report.table import marked_down
 from selfsame.report.words import duration
 
-FORMAT = 3
+FORMAT = 4
 MARK = "<!-- Made by `selfsame paper` from the JSON file of this name; do not edit. -->"
 CONTROLS = (
     "Controls are ours and not the paper's: the same data, network, seeds and, where they are trained, rounds and "
@@ -27,6 +27,8 @@ _CONTROLS = {
     FIXED: "Fixed vectors: FedAwS's Baseline-2, random vectors that stay.",
     NO_NEGATIVES: "No negative term: its weight is 0.",
 }
+UNTIED = "This page does not say which settings its recipe had when the runs were made."
+QUOTED = "Quoted: the paper's figures of what is not run by this command."
 PORTIONED = (
     "Accuracy (VII-C): the share of right verdicts on unseen people, the mean of 20 draws. Each has a template, a "
     "threshold from further samples and other users by the paper's Algorithm 4, and is tested with the rest and with "
@@ -37,7 +39,7 @@ BY_PERSON = (
     "times, the same people for every seed, while networks and templates stay: it says nothing of other seeds."
 )
 APART = "Where the seeds are about different people, each seed has an interval of its own."
-_EARLIER = 2  # the format before intervals
+_EARLIER = (2, 3)  # formats without intervals, and without the paper's figures of what has not been run
 
 Plain = Mapping[str, Any]
 
@@ -54,40 +56,62 @@ def exhibit_files(plain: Plain) -> dict[str, bytes]:
 
 
 def read_exhibit(file: Path) -> dict[str, Any]:
-    """The JSON of a page, also of one made before there were intervals."""
+    """The JSON of a page, also of one of an earlier format."""
     found = read_json(file)
-    known = isinstance(found, dict) and found.get("format") in (_EARLIER, FORMAT)
+    known = isinstance(found, dict) and found.get("format") in (*_EARLIER, FORMAT)
     if not known or f"{found.get('file')}.json" != file.name:
-        raise SelfsameError(f"{file}: not the JSON of a page of `selfsame paper` (formats {_EARLIER} and {FORMAT})")
+        raise SelfsameError(f"{file}: not the JSON of a page of `selfsame paper` (formats {_EARLIER[0]} to {FORMAT})")
     try:
-        return found if found["format"] == FORMAT else _with_no_intervals(found)
+        return _in_this_format(found)
     except (AttributeError, KeyError, TypeError):
         raise SelfsameError(f"{file}: parts of the page are missing") from None
 
 
-def _with_no_intervals(plain: Plain) -> dict[str, Any]:
-    """A page of the earlier format in this one."""
+def tells(plain: Plain) -> bool:
+    """Whether a page tells of any run, or of seconds."""
+    ended = (one for part in plain.get("parts", ()) for variant in part["variants"] for one in variant["ended"])
+    return bool(plain.get("timings")) or any(ended)
 
-    def part(one: Plain) -> Plain:
-        variants = [
-            {**each, "figures": {key: {**figure, "interval": None} for key, figure in each["figures"].items()}}
-            for each in one["variants"]
-        ]
-        return {**one, "replicates": 0, "variants": variants}
 
-    return {**plain, "format": FORMAT, "parts": [part(one) for one in plain["parts"]]}
+def _in_this_format(plain: Plain) -> dict[str, Any]:
+    """A page in this format: what one of an earlier format does not tell is empty."""
+
+    def variant(one: Plain) -> Plain:
+        return {
+            "chosen": "",
+            "quoted": False,
+            "digest": "",
+            "settings": {},
+            **one,
+            "figures": {key: {"interval": None, **figure} for key, figure in one["figures"].items()},
+        }
+
+    parts = [
+        {"replicates": 0, **part, "variants": [variant(one) for one in part["variants"]]} for part in plain["parts"]
+    ]
+    missing = [{"variants": [], **one} for one in plain["missing"]]
+    return {**plain, "format": FORMAT, "parts": parts, "missing": missing}
 
 
 def files_again(file: Path) -> dict[str, bytes]:
     """All files of a page whose JSON is there, made anew."""
     plain = read_exhibit(file)
     try:
+        tells(plain)
         found = exhibit_files(plain)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise SelfsameError(f"{file}: parts of the page are missing") from None
     if strange := [name for name in found if Path(name).name != name]:
         raise SelfsameError(f"{file}: names a file of another folder: {strange[0]}")
     return found
+
+
+def page_again(file: Path) -> dict[str, Any]:
+    """The JSON of a page that can be made anew; nothing of one that is not there, or damaged, and is to be replaced."""
+    try:
+        return read_exhibit(file) if file.is_file() and files_again(file) else {}
+    except SelfsameError:
+        return {}
 
 
 def exhibit_markdown(plain: Plain) -> str:
@@ -105,16 +129,20 @@ def exhibit_markdown(plain: Plain) -> str:
         lines += ["", f"## {marked_down(part['recipe'])}: {marked_down(part['data'])}", "", *_part(part)]
     if plain["timings"]:
         lines += ["", *_timings(plain["timings"])]
-    if plain["parts"]:
-        lines += ["", _units(plain["parts"]), *_by_person(plain["parts"])]
+    if told := [*plain["parts"], *(one for one in plain["missing"] if one["variants"])]:
+        lines += ["", _units(told), *_by_person(plain["parts"])]
     variants = [variant for part in plain["parts"] for variant in part["variants"]]
     if kinds := {variant["control"] for variant in variants if variant["control"]}:
         lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
+    if any(variant["quoted"] for one in told for variant in one["variants"]):
+        lines += ["", QUOTED]
     if any("vii_c" in variant["figures"] for variant in variants):
         lines += ["", PORTIONED]
     if plain["missing"]:
-        lines += ["", "## Not run", ""]
-        lines += [f"- {_missing(one)}" for one in plain["missing"]]
+        lines += ["", "## Not run"]
+        for one in plain["missing"]:
+            sheets = part_sheets(one) if one["variants"] else []
+            lines += ["", _missing(one), *(text for sheet in sheets for text in ("", sheet.markdown().rstrip("\n")))]
     return "\n".join([*lines, "", MARK, ""])
 
 
@@ -147,8 +175,31 @@ def _part(part: Plain) -> Iterator[str]:
         if sheet.title:
             yield f"{sheet.title}\n"
         yield sheet.markdown()
-    for said in (*part["remarks"], *_lengths(part)):
+    own = [variant for variant in part["variants"] if not variant["quoted"]]
+    untied = [UNTIED] if own and not all(variant["digest"] for variant in own) else []
+    for said in (*part["remarks"], *_lengths(part), *_pictured(part), *untied):
         yield f"- {marked_down(said)}"
+
+
+def _pictured(part: Plain) -> list[str]:
+    """What pictures of the embedding space are of, and in what they differ from the paper's."""
+    panes = [pane for pane in (part["drawing"] or {"panes": ()})["panes"] if pane["kind"] == "space"]
+    if not panes:
+        return []
+    ways = {
+        "cosine": "t-SNE by cosine, as in the paper",
+        "euclidean": "t-SNE by Euclidean distance, the paper's by cosine",
+    }
+    drawn = dict.fromkeys(
+        (
+            len(pane["truth"]),
+            len(pane["samples"]),
+            ways[pane.get("metric", "euclidean")] if pane["how"] == "tsne" else "PCA",
+        )
+        for pane in panes
+    )
+    told = "; ".join(f"{classes} classes and {samples} test samples, {way}" for classes, samples, way in drawn)
+    return [f"Pictures have {told}. The paper does not say how many samples it shows, nor how t-SNE was begun."]
 
 
 def _lengths(part: Plain) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from selfsame.config.experiment import FIGURES
+from selfsame.report.beside import as_printed
 from selfsame.report.table import Sheet
 
 _BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Seeds")
@@ -52,7 +53,7 @@ def _beside(part: Plain, keys: Sequence[str], between: str) -> Sheet:
     for variant in part["variants"]:
         for key in (key for key in keys if key in variant["figures"]):
             figure, digits = variant["figures"][key], FIGURES[key].digits
-            paper = _pair(figure["paper"], figure["paper_spread"], digits)
+            paper = as_printed(figure["paper"], figure["paper_spread"], digits)
             about = "≈ " if figure["about"] and figure["paper"] is not None else ""
             less = figure["difference"]
             rows.append(
@@ -84,7 +85,7 @@ def _compact(part: Plain, keys: Sequence[str], between: str, whole: bool, title:
             *(words(variant) for words in more.values()),
         ]
         for variant in part["variants"]
-        if whole or any(_figure(variant, key).get("measured") is not None for key in keys)
+        if (whole and not variant["quoted"]) or any(_figure(variant, key).get("measured") is not None for key in keys)
     ]
     end = len(headings)
     seeds, lose = ((0, end - 1), (end - 2, end - 1)) if whole else ((0,), ())
@@ -132,12 +133,16 @@ def _pair(value: float | None, spread: float | None, digits: int) -> str:
 
 
 def _rounds(variant: Plain) -> str:
+    if variant["quoted"]:
+        return "–"
     paper = variant["paper_rounds"]
     return f"{variant['rounds']:,}" + (f" of {paper:,}" if paper and paper != variant["rounds"] else "")
 
 
 def _seeds(variant: Plain) -> str:
     """Those that have ended; then those that diverged, and those that have not been run."""
+    if variant["quoted"]:
+        return "quoted"
     told = list(zip(variant["seeds"], variant["ended"], variant["diverged"], strict=True))
     sound = [seed for seed, ended, diverged in told if ended and not diverged]
     lost = [seed for seed, _, diverged in told if diverged]

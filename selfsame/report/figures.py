@@ -316,10 +316,12 @@ def project(
     who: Sequence[str] = (),
     owner: Sequence[str] = (),
     how: str = "pca",
+    metric: str = "euclidean",
 ) -> Picture:
     """Samples (S, D), prototypes (R, D) and proxies (R, D) by the principal components of the samples, or by t-SNE.
 
-    Rows that are not finite are left out. `who` names the person of each sample, `owner` of each prototype.
+    `metric`: by what t-SNE tells who is near, euclidean or cosine. Rows that are not finite are left out. `who` names
+    the person of each sample, `owner` of each prototype.
     """
     kept = np.isfinite(emb).all(1)
     whole = np.isfinite(truth).all(1) & (True if proxy is None else np.isfinite(proxy).all(1))
@@ -327,9 +329,9 @@ def project(
     flat = _pca(parts)
     if how == "tsne" and sum(map(len, parts)) >= _FEWEST and np.ptp(np.concatenate(parts), axis=0).any():
         ends = np.cumsum([len(part) for part in parts])[:-1]
-        flat = np.split(_tsne(np.concatenate(parts), np.concatenate(flat)), ends)
+        flat = np.split(_tsne(np.concatenate(parts), np.concatenate(flat), metric), ends)
     else:
-        how = "pca"
+        how, metric = "pca", "euclidean"
     return Picture(
         emb=_rounded(flat[0]),
         label=label[kept].tolist(),
@@ -339,16 +341,18 @@ def project(
         who=[who[number] for number in np.flatnonzero(kept).tolist()] if len(who) else [],
         owner=[owner[number] for number in np.flatnonzero(whole).tolist()] if len(owner) else [],
         how=how,
+        metric=metric,
     )
 
 
-def _tsne(x_SD: np.ndarray, begin_S2: np.ndarray) -> np.ndarray:
+def _tsne(x_SD: np.ndarray, begin_S2: np.ndarray, metric: str) -> np.ndarray:
     """The points in two dimensions; they begin at these places, so the picture is the same every time."""
     from sklearn.manifold import TSNE
 
     begin = 1e-4 * begin_S2 / max(float(begin_S2[:, 0].std()), 1e-12)
     perplexity = min(_PERPLEXITY, (len(x_SD) - 1) / 3)
-    return np.asarray(TSNE(perplexity=perplexity, init=begin, max_iter=500, random_state=0).fit_transform(x_SD))
+    drawn = TSNE(perplexity=perplexity, init=begin, max_iter=500, random_state=0, metric=metric)
+    return np.asarray(drawn.fit_transform(x_SD))
 
 
 def _pca(parts: list[np.ndarray]) -> list[np.ndarray]:

@@ -27,6 +27,7 @@ class Picture:
     who: list[str] = field(default_factory=list)  # the person of each sample; empty in runs of earlier versions
     owner: list[str] = field(default_factory=list)  # the person of each prototype
     how: str = "pca"  # or "tsne"
+    metric: str = "euclidean"  # or "cosine": by what t-SNE tells who is near
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class RunView:
                 None if none else proxy,
                 **names,
                 how=found.get("how", "pca"),
+                metric=found.get("metric", "euclidean"),
             )
         rest["people"] = [(str(name), bool(new), share) for name, new, share in rest.get("people", ())]
         return cls(**rest)

@@ -54,7 +54,7 @@ def drawn_accuracies(run: Run, portions: Portions, draws: int = DRAWS) -> Floats
 def beyond(
     folder: Path,
     ended: int,
-    opened: Callable[[], Run],
+    opened: Callable[[], Run] | None,
     portions: tuple[int, ...] = (),
     curves: Sequence[str] = (),
     drawn: Sequence[str] = (),
@@ -63,14 +63,14 @@ def beyond(
     """What is asked for of a run that ended after this round: read where it is kept, measured where it is not.
 
     `portions` asks for the accuracy, `curves` names protocols, `drawn` the kinds of figures to have in `count`
-    replicates: seen, new or vii_c.
+    replicates: seen, new or vii_c. Without `opened` nothing is measured, and "left" has what is not kept.
     """
     of_users = f"vii_c {' '.join(map(str, portions))}"
     again = {kind: f"drawn {count} {of_users if kind == 'vii_c' else kind}" for kind in drawn if count}
     asked = ([of_users] if portions else []) + [f"curve {name}" for name in curves] + list(again.values())
     found = _read(folder / FILE, ended)
     missing = [name for name in asked if name not in found]
-    if missing:
+    if missing and opened is not None:
         try:
             run = opened()
         except SelfsameError as error:
@@ -82,9 +82,10 @@ def beyond(
             bench = cache(lambda: _bench(run))
             found = found | {name: _measured(run, bench, name) for name in missing}
             write_json(folder / FILE, {"round": ended, "found": found})
-    out: Plain = {"curves": {name: found[f"curve {name}"] for name in curves}}
-    out["drawn"] = {kind: found[name] for kind, name in again.items()}
-    return out | ({"vii_c": found[of_users]} if portions else {})
+    out: Plain = {"curves": {name: found[key] for name in curves if (key := f"curve {name}") in found}}
+    out["drawn"] = {kind: found[name] for kind, name in again.items() if name in found}
+    out["left"] = [name for name in missing if name not in found]
+    return out | ({"vii_c": found[of_users]} if of_users in found and portions else {})
 
 
 def _read(file: Path, ended: int) -> Plain:

@@ -45,6 +45,7 @@ def with_controls(experiment: Experiment, method: str) -> Experiment:
                     name=folder,
                     control=kind,
                     untrained=kind == UNTRAINED,
+                    digest=base.digest,
                 )
             )
     return replace(experiment, variants=tuple(found), flat=False)

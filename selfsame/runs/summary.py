@@ -38,7 +38,8 @@ from selfsame.report.words import (
 from selfsame.runs.course import Run
 
 _PICTURED = 210  # samples of people in training in the picture of the embedding space, and a third as many of others
-_PICTURED_CLASSES = 50
+_PICTURED_CLASSES = 100  # of CIFAR-100 all
+_PICTURED_EACH = 4  # samples of each of them, about, where that is more
 _REFUSED = 2_000  # samples of people in training, and as many of others, by which people are told who is refused
 
 
@@ -127,8 +128,9 @@ def _picture(run: Run) -> Picture | None:
     known = test.y < _PICTURED_CLASSES
     parts, labels, fresh = [], [], []
     offset = problem.world.classes
+    pictured = max(_PICTURED, _PICTURED_EACH * len(truth))
     for x, y, new in ((test.x[known], test.y[known], False), (unseen.x, unseen.y + offset, True)):
-        step = max(1, -(-len(x) // (_PICTURED if not new else _PICTURED // 3)))
+        step = max(1, -(-len(x) // (pictured if not new else _PICTURED // 3)))
         if len(x):
             parts.append(run.embed(x[::step]))
             labels += y[::step].tolist()
@@ -144,6 +146,7 @@ def _picture(run: Run) -> Picture | None:
     return project(
         plain(torch.cat(parts)), plain(truth), None if exposed is None else plain(exposed[: len(truth)]),
         np.array(labels), np.array(fresh), [names(label) for label in labels], [names(one) for one in whose], "tsne",
+        "cosine" if problem.method.by_angle else "euclidean",
     )  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 import inspect
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from selfsame.commands import progress
 from selfsame.commands.paper import paper
 from selfsame.config.exhibits import PAPERS, find_exhibits, recipe_file
 from selfsame.config.experiment import read_experiment
@@ -15,6 +17,7 @@ from selfsame.errors import SelfsameError
 from selfsame.measure.protocols import Portions
 from selfsame.report.exhibit_page import MARK, exhibit_files, exhibit_markdown
 from selfsame.runs.beyond import drawn_accuracies
+from selfsame.runs.papers import Reprint
 from selfsame.runs.redrawn import REPLICATES
 from selfsame.runs.run import open_run
 
@@ -31,6 +34,7 @@ device = "cpu"
 batch = 4
 [paper]
 where = "FedHide, Tables 3 and 4"
+chosen = "as the paper prints them"
 [[variant]]
 title = "FedHide(0.5)"
 method = { name = "fedhide", alpha = 0.5, neighbours = 3 }
@@ -38,7 +42,7 @@ paper = { "p@1" = [58.0, 1.8], leak = 9.6, cos_mean = 0.5 }
 [[variant]]
 title = "fixed"
 method = { name = "fixed" }
-paper = { "p@1" = 50.0, about = true }
+paper = { "p@1" = 50.0, about = true, chosen = "by test data" }
 """
 FAR = '[data]\nname = "{}"\npath = "data"\n[method]\nname = "fixed"\n'
 
@@ -73,6 +77,11 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     assert all(one["seeds"] == [0, 1] and one["figures"]["p@1"]["measured"] for one in part["variants"])
     assert "| untrained network (control) | P@1 % | – |" in text and "Controls are ours" in text
     hide = part["variants"][0]
+    told = {one.title: one.digest for one in read_experiment(Path("mine/fedhide-cifar100.toml")).variants}
+    assert {one["title"]: one["digest"] for one in part["variants"][:2]} == told and len(set(told.values())) == 2
+    assert [one["digest"] for one in part["variants"][2:]] == [hide["digest"]] * 2
+    assert hide["settings"]["method"] == {"name": "fedhide", "alpha": 0.5, "neighbours": 3}
+    assert hide["settings"]["run"]["rounds"] == 2 and not {"seed", "device"} & set(hide["settings"]["run"])
     assert list(hide["figures"]) == ["p@1", "leak", "recovered"] and hide["seeds"] == [0, 1]
     value = hide["figures"]["p@1"]
     mean = sum(value["values"]) / 2
@@ -80,6 +89,8 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     half = abs(value["values"][0] - value["values"][1]) / 2
     row = f"| FedHide(0.5) | P@1 % | 58.0 ± 1.8 | {mean:.1f} ± {half:.1f} | {mean - 58:+.1f} | 2 | 0, 1 |"
     assert row in text and "| fixed | P@1 % | ≈ 50.0 |" in text and "Run with selfsame" in text
+    assert "- How settings were chosen: as the paper prints them.\n- How settings of fixed were chosen: by test" in text
+    assert [one["chosen"] for one in part["variants"]] == ["as the paper prints them", "by test data", "", ""]
     assert [one["recipe"] for one in plain["missing"]] == ["fedhide-voxceleb1", "fedhide-vggface2"]
     assert "veri\\_test2.txt" in text.split("## Not run")[1]
 
@@ -119,8 +130,48 @@ def test_what_was_found_stays_where_the_data_are_gone(selfsame):
     assert code == 1 and "not run: fedhide-cifar100: empty" in err and "| FedHide(0.5) |" in page
     assert (Path("p/table-4.md").read_text(), json.loads(Path("p/table-4.json").read_text())) == (page, before)
     assert "FedHide(0.5)" in out
-    code, _, _ = selfsame(*words, "--share", "0.5")  # another command: nothing is known of it
-    assert code == 1 and json.loads(Path("p/table-4.json").read_text())["parts"] == []
+    code, out, err = selfsame(*words, "--share", "0.5")  # another command, of which nothing is known
+    assert code == 1 and out == "" and "p/table-4.md: stays; it tells of runs" in err
+    assert (Path("p/table-4.md").read_text(), json.loads(Path("p/table-4.json").read_text())) == (page, before)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("data.nosuch=1", "unknown option 'nosuch'"),
+        ("data.name=nosuch", "unknown data set 'nosuch'"),
+        ("method.nosuch=1", "unknown option 'nosuch'"),
+    ],
+)
+def test_a_wrong_option_is_no_lack_of_data(setting, said, selfsame):
+    """Nor does it touch the page that is there."""
+    for name in ("cifar10", "cifar100"):
+        Path(f"mine/fedaws-table1-{name}.toml").write_text(FAR.format(name))
+    Path("p").mkdir()
+    Path("p/table-1.md").write_text("a page")
+    words = ("paper", "fedaws", "--table", "1", "--recipes", "mine", "--path", "empty", "--out", "p")
+    code, out, err = selfsame(*words, "--set", setting)
+    assert code == 2 and out == "" and said in err and err.count("\n") == 1
+    assert Path("p/table-1.md").read_text() == "a page" and sorted(Path("p").iterdir()) == [Path("p/table-1.md")]
+
+
+def test_an_option_that_only_the_loader_can_judge_is_no_lack_of_data_either(selfsame):
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p")
+    for name in ("voxceleb1", "vggface2"):
+        Path(f"mine/fedhide-{name}.toml").write_text(SMALL)
+    assert selfsame(*words, "--set", "data.turns=9") == (2, "", "selfsame: digits: turns must be 1 to 4, got 9\n")
+
+
+def test_a_run_that_diverged_counts_where_it_is_shown_and_chosen(selfsame):
+    """Table 4 has FedGN, Fig. S3 does not."""
+    wild = '[[variant]]\ntitle = "FedGN(0.1)"\nmethod = { name = "fedgn" }\nlocal = { lr = 1e30 }\n'
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("seeds = [0, 1]", "") + wild)
+    words = ("paper", "fedhide", "--recipes", "mine", "--out", "p", "--bootstrap", "0", "--quiet")
+    code, _, _ = selfsame(*words, "--table", "4", "--only", "FedGN", "--only", "FedHide")
+    assert code == 1 and "FedGN(0.1): diverged" in Path("p/table-4.md").read_text()
+    assert selfsame(*words, "--figure", "S3")[0] == 0  # it is not on that page
+    assert selfsame(*words, "--table", "4", "--only", "FedHide")[0] == 0
+    assert selfsame(*words, "--table", "4", "--only", "FedGN")[0] == 1
 
 
 def test_a_place_that_is_not_there(selfsame):
@@ -136,7 +187,7 @@ def drawn(page):
     return json.loads(Path(page).read_text())["parts"][0]["drawing"]
 
 
-def remade(folder, page):
+def remade(folder, page, seeds="0, 1"):
     """Everything of a page is what its JSON alone makes, byte for byte."""
     plain = json.loads((folder / f"{page}.json").read_text())
     found = exhibit_files(plain)
@@ -145,7 +196,7 @@ def remade(folder, page):
     for name, content in found.items():
         assert (folder / name).read_bytes() == content, name
     text = found[f"{page}.md"].decode()
-    assert MARK in text and plain["command"] in text and "0, 1" in text
+    assert MARK in text and plain["command"] in text and seeds in text
 
 
 UV = """
@@ -256,7 +307,9 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame, monkeypatch):
     plain = json.loads(Path("p/table-i.json").read_text())
     variants = {one["title"]: one for one in plain["parts"][0]["variants"]}
     assert list(variants) == ["FDML", "untrained network", "fixed vectors"]  # the exceptions are Table II's
-    assert variants["FDML"]["rounds"] == 2 and plain["command"].endswith("--table I --path DATA --share 0.5")
+    assert variants["FDML"]["rounds"] == 2 and plain["command"].endswith(
+        "--table I --path DATA --recipes RECIPES --share 0.5"
+    )
     assert list(variants["FDML"]["figures"]) == ["vii_c", "eer_seen", "eer"]
     for title, folder in (("FDML", "01-fdml"), ("fixed vectors", "control-fixed")):
         found = variants[title]["figures"]["vii_c"]
@@ -264,7 +317,7 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame, monkeypatch):
         each = [100 * drawn_accuracies(run, Portions(3, 2, 2, 2)).mean() for run in runs]
         assert found["values"] == pytest.approx(each) and found["measured"] == pytest.approx(sum(each) / 2)
     less = variants["FDML"]["figures"]["vii_c"]["measured"] - 80.88
-    assert f"| FDML | accuracy (VII-C) % | 80.9 | {less + 80.88:.1f} ± " in Path("p/table-i.md").read_text()
+    assert f"| FDML | accuracy (VII-C) % | 80.88 | {less + 80.88:.1f} ± " in Path("p/table-i.md").read_text()
     remade(Path("p"), "table-i")
     check_intervals(plain["parts"][0], Path("p/table-i.md").read_text())
     with monkeypatch.context() as patch:
@@ -291,6 +344,15 @@ def test_the_enclave_is_timed(selfsame, monkeypatch):
     assert selfsame(*words) == (code, out, err)  # an earlier call's seconds
 
 
+@pytest.mark.parametrize("damage", ["[1,2]", "{", '{"format": 3, "file": "table-v", "timings": {"rows": [1]}}'])
+def test_a_damaged_page_is_timed_anew(damage, selfsame, monkeypatch):
+    monkeypatch.setattr("selfsame.config.exhibits.ENCLAVE_SECONDS", {3: 0.48})
+    Path("p").mkdir()
+    Path("p/table-v.json").write_text(damage)
+    code, _, err = selfsame("paper", "fdml", "--table", "V", "--out", "p", "--quiet")
+    assert (code, err) == (0, "") and "| 3 | 0.48 |" in Path("p/table-v.md").read_text()
+
+
 def test_only_names_variants_of_any_recipe(selfsame):
     """One that a text does not fit is left alone; a text that fits none is refused."""
     for name, title in (("cifar10", "ResNet-8"), ("cifar100", "ResNet-56")):
@@ -300,11 +362,93 @@ def test_only_names_variants_of_any_recipe(selfsame):
     words = ("paper", "fedaws", "--table", "1", "--recipes", "mine", "--out", "p", "--quiet", "--only")
     code, _, err = selfsame(*words, "ResNet-56")
     assert code == 0, err
+    command = json.loads(Path("p/table-1.json").read_text())["command"]
+    assert command == "selfsame paper fedaws --table 1 --path DATA --recipes RECIPES --only ResNet-56"
     parts = json.loads(Path("p/table-1.json").read_text())["parts"]
     ended = {one["title"]: one["ended"] for part in parts for one in part["variants"]}
     assert ended == {"ResNet-8": [False], "ResNet-56": [True], "untrained network": [False]}
     code, _, err = selfsame(*words, "ResNet-9")
     assert code == 2 and "--only ResNet-9: no variant has this in its title; there are: ResNet-8; " in err
+
+
+class Stopped:
+    """Somebody who stops the run before its first round."""
+
+    code = 130
+
+    def asked(self):
+        return True
+
+
+def test_a_stopped_command_leaves_the_page_so_far(selfsame, monkeypatch):
+    """After each run and when it is stopped; the same command goes on and measures the ended run no second time."""
+    whole, begun = progress.train_and_keep, []
+
+    def stopping(run, *words, **more):
+        begun.append(run)
+        if len(begun) == 1:
+            return whole(run, *words, **more)
+        page = json.loads(Path("p/table-4.json").read_text())  # before the second run
+        assert page["parts"][0]["variants"][0]["ended"] == [True, False]
+        patch.setattr("selfsame.runs.stopping.stoppable", lambda *_: nullcontext(Stopped()))
+        return whole(run, *words, **more)
+
+    Path("mine/fedhide-cifar100.toml").write_text(
+        SMALL.replace("rounds = 2", "rounds = 9").replace("turns = 1", "turns = 2")
+    )
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "train_and_keep", stopping)
+        code, out, err = selfsame(*words)
+    assert code == 130 and out == "" and "page so far: p/table-4.md" in err
+    assert "stopped after round 0 of 9; checkpoint written, the same command goes on" in err and "resume" not in err
+    remade(Path("p"), "table-4", "0; not run: 1")
+    (part,) = json.loads(Path("p/table-4.json").read_text())["parts"]
+    assert part["variants"][0]["figures"]["p@1"]["interval"]["mean"]
+    assert [one for one in part["remarks"] if "lacks" in one] == [
+        "Of 2 ended runs this page lacks intervals, curves or accuracies yet."  # the untrained network's
+    ]
+    kept = Path("p/fedhide-cifar100/01-fedhide/exhibit.json")
+    before = kept.stat().st_mtime_ns
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    assert kept.stat().st_mtime_ns == before
+    assert all(all(one["ended"]) for one in json.loads(Path("p/table-4.json").read_text())["parts"][0]["variants"])
+
+
+def test_pages_between_runs_of_other_processes_measure_nothing(selfsame, monkeypatch):
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("turns = 1", "turns = 2"))
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
+    seen = []
+    so_far = Reprint.so_far
+
+    def noted(self, job=None, federation=None):
+        found = so_far(self)  # as where a run was trained elsewhere
+        seen.append(next(iter(found.values())))
+        return found
+
+    monkeypatch.setattr(Reprint, "so_far", noted)
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    (first,), (last,) = seen[0]["parts"], json.loads(Path("p/table-4.json").read_text())["parts"]
+    assert first["variants"][1]["figures"]["p@1"]["interval"] is None
+    assert "Of 1 ended runs this page lacks intervals, curves or accuracies yet." in first["remarks"]
+    assert last["variants"][1]["figures"]["p@1"]["interval"] and not [one for one in last["remarks"] if "lacks" in one]
+
+
+def test_where_nothing_can_be_run_the_page_has_the_papers_figures(selfsame):
+    rows = (
+        '[[quoted]]\ntitle = "SLEEC"\npaper = { "p@1" = 70.5 }\n'
+        '[run]\nrounds = 30\n[paper]\nwhere = "FedAwS, Table 1"\n[[variant]]\ntitle = "A"\npaper = { "p@1" = 65.12 }\n'
+        '[[variant]]\ntitle = "B"\n'
+    )
+    for name in ("cifar10", "cifar100"):
+        Path(f"mine/fedaws-table1-{name}.toml").write_text("seeds = [0, 1]\n" + FAR.format(name) + rows)
+    code, _, _ = selfsame("paper", "fedaws", "--table", "1", "--recipes", "mine", "--path", "empty", "--quiet")
+    text = Path("runs/paper-fedaws/table-1.md").read_text()
+    assert code == 1 and text.count("| A | P@1 % | 65.12 | – | – | 30 | not run: 0, 1 |") == 2
+    assert text.count("| SLEEC | P@1 % | 70.5 | – | – | – | quoted |") == 2
+    assert "| B |" not in text and "control" not in text and "Difference: measured less paper." in text
 
 
 def test_nothing_can_be_run(selfsame):
@@ -328,7 +472,7 @@ def test_nothing_can_be_run(selfsame):
         (("fedhide", "--share", "0.5", "--rounds", "7"), "no --rounds beside it"),
         (("fedhide", "--recipes", "mine", "--bootstrap", "-1"), "--bootstrap: must be at least 0, got -1"),
         (("nosuch.json",), "nosuch.json: No such file"),
-        (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 and 3)"),
+        (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 to 4)"),
         (("mine/other.json", "--table", "4"), "made anew from its JSON alone"),
         (("fedhide", "--recipes", "empty"), "name the folder of recipes with --recipes"),
     ],
@@ -353,7 +497,7 @@ def test_a_page_is_made_anew_from_its_json(selfsame):
     Path("figure-4.json").write_text(json.dumps({**plain, "format": 2}))
     assert selfsame("paper", "figure-4.json") == (0, "page: figure-4.md\n", "")
     now, text = json.loads(Path("figure-4.json").read_text()), Path("figure-4.md").read_text()
-    assert now["format"] == 3 and "| softmax | 93.9 ± 1.0 | 2.1 ± 0.2 |" in text and "In brackets" not in text
+    assert now["format"] == 4 and "| softmax | 93.9 ± 1.0 | 2.1 ± 0.2 |" in text and "In brackets" not in text
     assert text == exhibit_markdown(now)
     Path("figure-4.json").write_text(json.dumps({**plain, "format": 2, "parts": [{"recipe": "x"}]}))
     code, out, err = selfsame("paper", "figure-4.json")
@@ -369,11 +513,41 @@ def test_as_many_replicates_as_the_help_says():
     assert inspect.signature(paper).parameters["bootstrap"].default == REPLICATES
 
 
+def test_the_oracles_of_fedaws_are_quoted():
+    """Its Tables 3 and 4."""
+    printed = {
+        "table3-amazoncat": {"SLEEC": [90.5, 76.3, 61.5]},
+        "table3-amazon670k": {"SLEEC": [35.1, 31.3, 28.6]},
+        "table3-wikilshtc": {"SLEEC": [54.8, 33.4, 23.9]},
+        "table4-amazoncat": {"Baseline-1": [3.4, 3.2, 3.1], "Baseline-2": [64.1, 46.8, 32.6]},
+    }
+    for name, rows in printed.items():
+        found = read_experiment(Path(__file__).parents[2] / "recipes" / f"fedaws-{name}.toml").quoted
+        assert {one.title: [value for value, _ in one.paper.figures.values()] for one in found} == rows
+        assert {tuple(one.paper.figures) for one in found} == {("p@1", "p@3", "p@5")}
+
+
+def test_a_quoted_row_stands_before_the_controls(selfsame):
+    quoted = '[[quoted]]\ntitle = "FedHide of others"\npaper = { "p@1" = 77.7 }\n'
+    Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("seeds = [0, 1]", "") + quoted)
+    words = ("paper", "fedhide", "--recipes", "mine", "--out", "p", "--bootstrap", "0", "--only", "fixed", "--quiet")
+    code, out, err = selfsame(*words, "--table", "4")
+    assert code == 0, err
+    (part,) = json.loads(Path("p/table-4.json").read_text())["parts"]
+    titles = [one["title"] for one in part["variants"]]
+    assert titles == ["FedHide(0.5)", "fixed", "FedHide of others", "untrained network", "no negative term"]
+    assert "| FedHide of others | P@1 % | 77.7 | – | – | – | quoted |" in Path("p/table-4.md").read_text()
+    assert "FedHide of others" in out and not [one for one in part["remarks"] if "of others" in one]
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_exhibit_has_its_recipes(name):
     for exhibit in find_exhibits(name):
         for recipe in exhibit.recipes:
             experiment = read_experiment(recipe_file(Path(__file__).parents[2] / "recipes", recipe))
+            for variant in experiment.variants:  # how settings were chosen is said of each, as a sentence goes on
+                words = variant.paper.chosen
+                assert words and not words.endswith("."), (recipe, variant.title)
             where = {variant.paper.where for variant in experiment.variants}
             number = "4" if exhibit.number.startswith("S") else exhibit.number  # the supplement shows runs of Table 4
             assert any(re.search(rf"(Tables?|Fig\.) .*{number}", one) for one in where), (recipe, where)

@@ -1,5 +1,6 @@
 """Recipe files: variants, grids and seeds become runs; every file in recipes/ names things that exist and fit."""
 
+import hashlib
 import math
 import tomllib
 from dataclasses import replace
@@ -68,6 +69,31 @@ def written(folder, text):
     file = folder / "grid.toml"
     file.write_text(text)
     return file
+
+
+def test_what_decides_figures_has_a_digest(tmp_path):
+    """Recomputed; titles, seeds, places and machines are not in it, and 1 is 1.0."""
+    text = """
+    title = "x"
+    seeds = [3, 1]
+    data = { name = "cifar10", path = "here", held_out = 2 }
+    run = { rounds = 9, device = "cpu", seed = 4, compile = "off", checkpoint_every = 2 }
+    net = { name = "lenet", start = "a.pt", digest = "abc" }
+    local = { lr = 1 }
+    """
+    (found,) = read_experiment(written(tmp_path, text), {"run": {"rounds": 3}}, ["local.lr=7"]).variants
+    kept = '"data":{"held_out":2.0,"name":"cifar10"},"local":{"lr":1.0},"net":{"digest":"abc","name":"lenet"}'
+    words = "[{" + kept + ',"run":{"rounds":9.0}},[20.0,10.0,10.0,10.0]]'
+    assert found.digest == hashlib.sha256(words.encode()).hexdigest()  # of the file, whatever the command line says
+
+
+def test_a_quoted_row_has_figures_and_no_runs(tmp_path):
+    text = '[paper]\nwhere = "T"\nchosen = "c"\n[[quoted]]\ntitle = "SLEEC"\npaper = { "p@1" = 90.5 }\n'
+    found = read_experiment(written(tmp_path, text))
+    (row,) = found.quoted
+    assert (row.title, row.seeds, row.quoted, row.paper.where) == ("SLEEC", (), True, "T")
+    assert row.paper.figures == {"p@1": (90.5, None)} and row.paper.chosen == ""
+    assert len(found.variants) == 1 and len(found.jobs(tmp_path)) == 1
 
 
 def test_a_grid_is_every_combination_and_every_seed(tmp_path):
@@ -159,6 +185,12 @@ BAD = {
     "[paper]\nrounds = -1": "paper.rounds: must be at least 0, got -1",
     "[paper]\nwhere = 4": "paper.where: expected a text",
     "[paper]\nabout = 1": "paper.about: expected true or false",
+    "[paper]\nchosen = 1": "paper.chosen: expected a text",
+    "quoted = 3": "quoted must be an array of tables",
+    '[[quoted]]\ntitle = "x"': "[[quoted]]: expected a title and a paper table with figures",
+    '[[quoted]]\ntitle = "x"\npaper = { where = "y" }': "[[quoted]]: expected a title and a paper table with figures",
+    '[[quoted]]\ntitle = "x"\npaper = { "p@1" = 1 }\n[run]\nrounds = 1\n[[quoted]]\ntitle = "x"\n'
+    'paper = { "p@1" = 1 }': "two variants are called 'x'",
     "[[variant]]\n[[variant]]": "two variants are called 'fedhide'",
     "variant = 3": "variant must be an array of tables",
     "[[variant]]\npaper = 3": "[paper]: expected a table",

@@ -57,6 +57,32 @@ def test_mean_half_range_and_difference(rights):
         assert half == pytest.approx(50 * (sorted(rights)[-1] - sorted(rights)[0]))
 
 
+@pytest.mark.parametrize(
+    ("value", "spread", "words"),
+    [
+        (80.88, None, "80.88"),
+        (80.55, None, "80.55"),
+        (10.4, 0.03, "10.4 ± 0.03"),
+        (58.0, 1.81, "58.0 ± 1.81"),
+        (58, 0.0, "58.0 ± 0.0"),
+        (100.0, 1e-3, "100.0 ± 0.001"),
+    ],
+)
+def test_a_papers_figure_as_it_is_printed(value, spread, words):
+    paper = Paper({"p@1": (value, spread)})
+    assert beside_cells(row(ended(0.5), paper=paper), "p@1")[0] == words
+    assert f"| {words} |" in beside_markdown([row(ended(0.5), paper=paper)], "t")
+
+
+def test_how_settings_were_chosen():
+    """What holds for most comes first, without names."""
+    said = {"A": "x", "B": "y", "C": "y", "D": ""}
+    rows = [row(ended(0.5), title=title, paper=Paper(chosen=words)) for title, words in said.items()]
+    assert beside_remarks(rows)[:2] == ["How settings were chosen: y.", "How settings of A were chosen: x."]
+    assert [one["chosen"] for one in beside_plain(rows, "t")["variants"]] == ["x", "y", "y", ""]
+    assert not [one for one in beside_remarks(rows[3:]) if "chosen" in one]
+
+
 def test_cells():
     assert beside_cells(row(ended(0.59), ended(0.60)), "p@1") == ("58.0 ± 1.8", "59.5 ± 0.5", "+1.5")
     assert beside_cells(row(ended(0.5799999)), "p@1") == ("58.0 ± 1.8", "58.0", "+0.0")

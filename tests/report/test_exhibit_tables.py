@@ -1,6 +1,6 @@
 """The tables of a paper's page: the paper's figures beside ours, and all others in columns."""
 
-from selfsame.report.exhibit_page import BY_PERSON, FORMAT, exhibit_markdown
+from selfsame.report.exhibit_page import BY_PERSON, FORMAT, QUOTED, UNTIED, exhibit_markdown
 from selfsame.report.exhibit_tables import part_sheets, terminal_sheets
 
 
@@ -11,9 +11,10 @@ def figure(measured=None, paper=None, interval=None, half_range=0.5):
             "values": [measured], "difference": less, "interval": interval}  # fmt: skip
 
 
-def variant(title, control="", **figures):
-    return {"title": title, "control": control, "rounds": 30, "paper_rounds": 60, "seeds": [0, 1],
-            "ended": [True, True], "diverged": [False, False], "seconds": [1.0, 2.0], "figures": figures}  # fmt: skip
+def variant(title, control="", quoted=False, **figures):
+    about = {"title": title, "control": control, "quoted": quoted, "digest": "d", "rounds": 30, "paper_rounds": 60}
+    runs = {"seeds": [0, 1], "ended": [True, True], "diverged": [False, False], "seconds": [1.0, 2.0]}
+    return {**about, **runs, "figures": figures}
 
 
 def part(*variants):
@@ -64,6 +65,29 @@ def test_what_the_paper_prints_stands_beside_ours_and_the_rest_below():
     assert "\n\nFigures that the paper does not report:\n\n| Variant | EER new % |" in text
     assert "Difference: measured less paper." in text and "Recovered:" not in text
     assert "In brackets" not in exhibit_markdown(page(part(variant("A", eer=figure(1.0)))))
+
+
+def test_a_papers_figure_has_the_digits_that_it_prints():
+    """Ours, and the difference, have those that are measured."""
+    told = {**figure(81.0, 80.88), "paper_spread": 0.03, "difference": 81.0 - 80.88}
+    for sheets in (part_sheets, terminal_sheets):
+        (sheet,) = sheets(part(variant("A", vii_c=told)))
+        assert sheet.rows[0][2:5] == ["80.88 ± 0.03", "81.0 ± 0.5", "+0.1"]
+
+
+def test_a_quoted_row_has_the_papers_figure_alone():
+    quoted = {**variant("SLEEC", "", True, leak=figure(None, 90.5), eer=figure()), "seeds": [], "ended": []}
+    found = part(variant("A", leak=figure(80.0, 92.1), eer=figure(4.0)), {**quoted, "diverged": []})
+    first, second = part_sheets(found)
+    assert first.rows[1] == ["SLEEC", "leak (17) %", "90.5", "–", "–", "–", "quoted"]
+    assert [row[0] for row in second.rows] == ["A"]
+    assert QUOTED in exhibit_markdown(page(found)) and QUOTED not in exhibit_markdown(page(part(variant("A"))))
+
+
+def test_a_page_of_unknown_settings_says_so():
+    found = variant("A", eer=figure(4.0))
+    assert UNTIED in exhibit_markdown(page(part({**found, "digest": ""})))
+    assert UNTIED not in exhibit_markdown(page(part(found)))
 
 
 def test_seeds_with_different_people_show_an_interval_each():

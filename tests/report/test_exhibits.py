@@ -15,7 +15,7 @@ from selfsame.config.recipe import from_mapping
 from selfsame.report.beside import Row
 from selfsame.report.exhibit_figures import digest, draw_exhibit, exhibit_svg
 from selfsame.report.exhibit_lines import drawing
-from selfsame.report.exhibit_page import MARK, exhibit_files
+from selfsame.report.exhibit_page import MARK, _pictured, exhibit_files
 from selfsame.report.view import Picture, RunView
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -131,6 +131,20 @@ def test_the_space_has_test_samples_prototypes_and_proxies_of_the_first_seed_tha
     (pane,) = drawing([Pane("space")], rows, "f.svg", "what")["panes"]
     assert pane["title"] == "FedHide(0.1, 5), seed 1"
     assert len(pane["samples"]) == 5 and pane["truth"] == [[0, 1], [2, 1]] and pane["proxy"] == [[1, 1.5], [1.1, 1.4]]
+
+
+def test_a_page_says_what_its_pictures_are_of():
+    views = [
+        replace(seen(), picture=replace(picture(), how="tsne", metric=metric)) for metric in ("cosine", "euclidean")
+    ]
+    rows = [row(title, view, number=n) for n, (title, view) in enumerate(zip("AB", views, strict=True))]
+    part = {"drawing": drawing([Pane("space")], rows, "f.svg", "what")}
+    assert _pictured(part) == [
+        "Pictures have 2 classes and 5 test samples, t-SNE by cosine, as in the paper; 2 classes and 5 test samples, "
+        "t-SNE by Euclidean distance, the paper's by cosine. The paper does not say how many samples it shows, nor how "
+        "t-SNE was begun."
+    ]
+    assert _pictured({"drawing": None}) == _pictured({"drawing": {"panes": [{"kind": "lines"}]}}) == []
 
 
 def whole():
@@ -258,3 +272,65 @@ def test_pages_of_the_manual_are_what_their_json_says():
                 assert digest(drawn).encode() in kept, name
             else:
                 assert kept == content, name
+
+
+def out_of_date(plain, recipes):
+    """In what a page differs from the recipes that it was made from, as they are now; a page's own words aside."""
+    (exhibit,) = [one for one in PAPERS[plain["paper"]] if one.name == plain["exhibit"]]
+    out = []
+    for part in plain["parts"]:
+        now = read_experiment(recipes / f"{part['recipe']}.toml")
+        shown = {one.title: one for one in (*now.variants, *now.quoted) if exhibit.shows(one.title)}
+        told = {one["title"]: one for one in part["variants"] if not one["control"]}
+        out += [f"{title}: is not in both" for title in shown.keys() ^ told.keys()]
+        for title in shown.keys() & told.keys():
+            mine, page = shown[title], told[title]
+            figures = {key: (one["paper"], one["paper_spread"]) for key, one in page["figures"].items()}
+            reported = {key: mine.paper.figures.get(key, (None, None)) for key in figures}
+            pairs = {
+                "settings": (page["digest"], mine.digest),
+                "seeds": (set(page["seeds"]), set(mine.seeds)),
+                "figures": (figures, reported),
+                "choice": (page["chosen"], mine.paper.chosen),
+                "place": (page["reported_in"], mine.paper.where),
+            }
+            out += [f"{title}: {what}" for what, (one, other) in pairs.items() if one != other]
+        out += [f"{one['title']}: settings" for one in part["variants"]
+                if one["control"] and one["digest"] not in {each.digest for each in now.variants}]  # fmt: skip
+    return out
+
+
+def test_pages_of_the_manual_are_of_the_recipes_as_they_are():
+    """A recipe that has changed since wants its page made anew, or one that says it is of other settings."""
+    for page in made_pages():
+        assert out_of_date(json.loads(page.with_suffix(".json").read_text(encoding="utf-8")), RECIPES) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("rounds = 1000", "rounds = 2000", "settings"),
+        ("lr = 0.03", "lr = 0.01", "settings"),
+        ('name = "fedaws"', 'name = "fedaws", neighbours = 3', "settings"),
+        ("seeds = [0, 1, 2]", "seeds = [0, 1]", "seeds"),
+        ('chosen = "each', 'chosen = "not each', "choice"),
+        ('where = "FedUV, Fig. 4"', 'where = "FedUV, Fig. 5"', "place"),
+        ('title = "FedAwS"', 'title = "FedAwS, k = 10"', "is not in both"),
+        ("[[variant]]", '[[quoted]]\ntitle = "x"\npaper = { eer = 3 }\n[[variant]]', "is not in both"),
+        ("rounds = 0", "rounds = 0\neer = 4.5", "figures"),
+        ("rounds = 0", "rounds = 0\nportions = [1, 1, 1, 1]", "settings"),
+        ("seeds = [0, 1, 2]", "seeds = [2, 1, 0]", ""),
+        ('path = "data"', 'path = "elsewhere"', ""),
+        ("rounds = 1000", 'rounds = 1000\ndevice = "cpu"\ncompile = "off"', ""),
+        ("width = 128", "width = 128  # as it was", ""),
+        ("lr = 0.1", "lr = 0.10", ""),
+    ],
+)
+def test_a_page_of_a_recipe_that_has_changed_is_noticed(before, after, what, tmp_path):
+    name = "feduv-fig4-audiomnist.toml"
+    text = (RECIPES / name).read_text(encoding="utf-8")
+    assert before in text
+    (tmp_path / name).write_text(text.replace(before, after, 1), encoding="utf-8")
+    page = json.loads((DOCS / "results/papers/feduv/figure-4.json").read_text(encoding="utf-8"))
+    found = out_of_date(page, tmp_path)
+    assert bool(found) == bool(what) and any(one.endswith(what) for one in found) == bool(what)

@@ -325,6 +325,23 @@ def test_tsne_keeps_neighbours_together_and_is_the_same_every_time():
     assert project(emb[:3], emb[:3], None, label[:3], label[:3] > 1, how="tsne").how == "pca"
 
 
+def test_tsne_by_cosine_knows_no_lengths():
+    """Rows of three directions, of lengths from 1 to 1,000: by distance the short ones are together."""
+    rng = np.random.default_rng(0)
+    label = np.arange(60) % 3
+    emb = np.geomspace(1, 1000, 60)[:, None] * (8 * np.eye(10)[label] + rng.normal(size=(60, 10)))
+
+    def together(metric):
+        picture = project(emb, emb[:0], None, label, label > 1, how="tsne", metric=metric)
+        assert picture.metric == metric
+        flat = np.array(picture.emb)
+        gap = np.linalg.norm(flat[:, None] - flat[None], axis=2) + 1e9 * np.eye(60)
+        return np.mean(label[gap.argmin(1)] == label)
+
+    assert together("cosine") == 1 > together("euclidean")
+    assert project(emb[:3], emb[:3], None, label[:3], label[:3] > 1, how="tsne", metric="cosine").metric == "euclidean"
+
+
 def test_tsne_takes_samples_that_are_all_alike_but_a_few(recwarn):
     emb = np.zeros((20, 4))
     emb[17:] = np.eye(4)[:3]

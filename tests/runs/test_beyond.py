@@ -42,12 +42,14 @@ def test_each_is_measured_once(tmp_path):
         return run_of(*apart(9, 5))
 
     found = beyond(tmp_path, 7, open_it, (2, 2, 1, 3))
-    assert found == {"curves": {}, "drawn": {}, "vii_c": {"value": 1.0, "deviation": 0.0, "draws": 20}}
+    assert found == {"curves": {}, "drawn": {}, "left": [], "vii_c": {"value": 1.0, "deviation": 0.0, "draws": 20}}
     assert beyond(tmp_path, 7, lambda: pytest.fail("opened again"), (2, 2, 1, 3)) == found
     assert json.loads((tmp_path / FILE).read_text())["round"] == 7
     beyond(tmp_path, 7, open_it, (1, 1, 1, 3))  # other portions
     beyond(tmp_path, 8, open_it, (2, 2, 1, 3))  # the run has gone on
     assert len(opened) == 3
+    kept = beyond(tmp_path, 8, None, (2, 2, 1, 3), drawn=("vii_c",), count=9)  # what is there, and nothing else
+    assert kept["vii_c"]["draws"] == 20 and kept["drawn"] == {} and kept["left"] == ["drawn 9 vii_c 2 2 1 3"]
 
 
 @pytest.mark.parametrize(

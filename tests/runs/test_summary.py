@@ -52,6 +52,27 @@ def test_the_picture_has_every_class_and_every_kind(digits):
     assert len(fresh) == 3 and min(fresh) >= 7
 
 
+@pytest.mark.parametrize(
+    ("method", "metric"), [("fedhide", "cosine"), ("fedaws", "cosine"), ("fedmetric", "euclidean")]
+)
+def test_a_picture_is_by_what_the_method_compares_by(method, metric, digits, tmp_path):
+    shown = view(a_run(digits, method))
+    assert (shown.picture.how, shown.picture.metric) == ("tsne", metric)
+    keep_view(shown, tmp_path)
+    assert read_view(tmp_path).picture.metric == metric
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(60, 60), (120, 100)])
+def test_a_picture_has_up_to_a_hundred_classes(clients, classes):
+    data = {"name": "synthetic", "clients": clients, "samples": 2, "size": 8, "test_per_client": 8}
+    federation = load(**data)
+    given = {"method": {"name": "fedhide"}, "data": data, "run": {"rounds": 1, "device": "cpu"}}
+    picture = view(carry_on(start(from_mapping(given), None, federation))).picture
+    assert len(picture.truth) == len(picture.proxy) == classes
+    seen = [label for label, new in zip(picture.label, picture.unseen, strict=True) if not new]
+    assert set(seen) <= set(range(classes)) and len(set(seen)) > 0.9 * classes and len(seen) >= 3 * classes
+
+
 def test_networks_of_their_own_share_no_picture(digits):
     shown = view(a_run(digits, "deepsvdd"))
     assert shown.picture is None and set(shown.roc) == {"seen"}
