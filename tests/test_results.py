@@ -263,3 +263,18 @@ def test_where_an_untrained_network_puts_faces_is_what_the_kept_cases_say():
     assert f"| ratio | 0.58 | 0.67 | {here['between'] / here['within']:.2f} |" in text
     assert f"| – | 30.2 | {100 * here['eer']:.1f} |" in text and f"| 4.9 | 494 | {here['push']:.0f} |" in text
     assert f"98.3 % of 963 | {100 * here['at_work']:.1f} % of 546 |" in text
+
+
+def test_the_oracle_of_labels_is_what_the_kept_fits_say():
+    text = (RESULTS / "extreme.md").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in (KEPT / "sleec.jsonl").read_text().splitlines()]
+    for data, title, published in (("delicious", "Delicious", 67.59), ("bibtex", "bibtex", 65.08)):
+        some = [line for line in lines if (line["key"]["phase"], line["key"]["data"]) == ("measure", data)]
+        assert sorted(line["key"]["seed"] for line in some) == [0, 1, 2]
+        p1, p3, p5 = (
+            f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+            for values in zip(*(line["precision"] for line in some), strict=True)
+        )
+        assert f"| {title} | {p1} | {published} | {p3} | {p5} |" in text
+        tried = [line for line in lines if (line["key"]["phase"], line["key"]["data"]) == ("choose", data)]
+        assert len(tried) == 14 and "14 settings per set" in text

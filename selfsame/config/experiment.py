@@ -268,11 +268,11 @@ def paper_table(paper: Paper, rounds: int) -> dict[str, Any]:
     """The [paper] table from which `read_paper` makes the same, of a variant that the paper trained for `rounds`."""
     figures = {key: value if spread is None else [value, spread] for key, (value, spread) in paper.figures.items()}
     facts = {"where": paper.where, "rounds": rounds if paper.rounds is None else paper.rounds, "about": paper.about}
-    told: dict[str, Any] = {**figures, **facts, "portions": list(paper.portions)}
+    told: dict[str, Any] = {**figures, **facts, "chosen": paper.chosen, "portions": list(paper.portions)}
     return {} if paper == Paper() else {key: value for key, value in told.items() if value != _DEFAULTS.get(key)}
 
 
-_DEFAULTS: dict[str, Any] = {"where": "", "about": False, "portions": list(PORTIONS)}
+_DEFAULTS: dict[str, Any] = {"where": "", "chosen": "", "about": False, "portions": list(PORTIONS)}
 
 
 def _papers(file: Path, table: Mapping[str, Any], count: int) -> list[Paper]:

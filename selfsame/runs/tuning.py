@@ -298,7 +298,16 @@ class Tuning(Campaign):
         recipe = laid(self.task.recipe, best.point)
         seeds = () if variant.seeds == (recipe.run.seed,) else variant.seeds
         same = recipe.method.name == self.task.recipe.method.name
-        return seeds, paper_table(variant.paper, variant.own_rounds) if same else {}
+        told = paper_table(variant.paper, variant.own_rounds) if same else {}
+        return seeds, {**told, "chosen": self._chosen_words()} if told else {}
+
+    def _chosen_words(self) -> str:
+        """How the setting was chosen, for the page of a paper."""
+        keys = ", ".join(ladder.key for ladder in self.task.ladders)
+        seeds = f"{len(self.task.seeds)} seed{'s' if len(self.task.seeds) > 1 else ''} each"
+        count = len(points(self.task.ladders))
+        tried = f"{count} setting{'s' if count > 1 else ''} of {keys}, {seeds}"
+        return f"{tried}, on {self._apart_words()} that were set apart of the training data (selfsame tune)"
 
 
 def seconds_a_round(recipe: Recipe, federation: Federation) -> float:

@@ -390,7 +390,7 @@ def test_a_stopped_command_leaves_the_page_so_far(selfsame, monkeypatch):
             return whole(run, *words, **more)
         page = json.loads(Path("p/table-4.json").read_text())  # before the second run
         assert page["parts"][0]["variants"][0]["ended"] == [True, False]
-        patch.setattr("selfsame.runs.stopping.stoppable", lambda *_: nullcontext(Stopped()))
+        patch.setattr("selfsame.runs.stopping.stoppable", lambda *_, **__: nullcontext(Stopped()))
         return whole(run, *words, **more)
 
     Path("mine/fedhide-cifar100.toml").write_text(

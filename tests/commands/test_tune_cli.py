@@ -262,6 +262,8 @@ def test_the_chosen_recipe_is_measured_as_the_recipe_was(selfsame):
     assert found.seeds == (3, 1) == whole.seeds and found.title == "two" and found.recipe.local.batch == 2
     assert found.paper.figures == whole.paper.figures == {"p@1": (80.5, 0.5), "eer": (4.0, None)}
     assert (found.paper.where, found.paper.about, found.paper.rounds) == ("Table 1", True, 4)  # the paper's own rounds
+    assert found.paper.chosen.startswith("1 setting of local.batch, 1 seed each, on ")
+    assert found.paper.chosen.endswith("set apart of the training data (selfsame tune)")
     code, out, _ = selfsame("recipe", "runs/tune-two/chosen.toml", "--list")
     assert code == 0 and "0 of 2 runs have ended" in out
     assert selfsame(*words, "--over", "method.name=fedgn", "--out", "t")[0] == 0
