@@ -85,9 +85,7 @@ class Variant:
     name: str = ""  # of its folders; empty: by number and method
     control: str = ""  # what it shows beside the paper's variants; empty: it is one of the recipe's
     untrained: bool = False  # measured before the first round
-    digest: str = (
-        ""  # of what the file says that decides its figures; a control has that of the variant it stands beside
-    )
+    digest: str = ""  # of what decides its figures in the file; a control has that of the variant it stands beside
     quoted: bool = False  # the paper's figures of what is not run here: it has no seeds
 
 
@@ -208,13 +206,9 @@ def _quoted(file: Path, given: Any, common: Any, base: Recipe) -> tuple[Variant,
         raise SelfsameError(f"{file}: quoted must be an array of tables: [[quoted]]")
     out = []
     for one in given:
-        if set(one) != {"title", "paper"}:
-            raise SelfsameError(
-                f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
-            )
-        title = typed(f"{file}: quoted.title", one["title"], str)
+        title = typed(f"{file}: quoted.title", one.get("title", ""), str)
         reported = read_paper(file, {**_both(file, "paper", common, one), "chosen": ""})
-        if not title or not reported.figures:
+        if set(one) != {"title", "paper"} or not title or not reported.figures:
             raise SelfsameError(
                 f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
             )

@@ -79,7 +79,7 @@ _RATES: dict[str, tuple[float, float, float]] = {
     "feduv": (0.1, 0.01, 0.001),
 }
 _CAREFUL = (0.001, 0.01, 0.001)  # FedAwS's, and of methods that nobody has tried
-_GIVEN: Tables = {"run": {"rounds": 300}, "local": {"batch": 8, "schedule": "cosine"}, **{"server": _STEADY["server"]}}
+_GIVEN: Tables = {"run": {"rounds": 300}, "local": {"batch": 8, "schedule": "cosine"}, "server": _STEADY["server"]}
 
 
 def preset(method: str, data: str, net: Mapping[str, Any] | None = None) -> Tables:

@@ -89,9 +89,7 @@ class NetPart(NamedPart):
     train: tuple[str, ...] = ()  # what learns: all, last, norms or patterns of names; none: all, or adapters alone
     adapters: int = 0  # rank of what learns beside each other matrix, added to it in the exported network; 0: none
     keep: float = 0.0  # weight of the pull towards the embeddings of the network that training began with
-    vectors: str = (
-        ""  # how those that stand for people begin: drawn, or enrolled with the first network; "": its choice
-    )
+    vectors: str = ""  # how those of people begin: drawn, or enrolled with the first network; "": the method's choice
     whitened: float = 0.0  # in runs that `selfsame whiten` has made: its --share; 0: no layer behind the network
     whitened_noise: float = 0.0  # and its --noise: the decibels that samples were added up in as well; 0: as they are
 

@@ -64,22 +64,25 @@ register(VOXCELEB, VOXCELEB_UV, AUDIOMNIST, AUDIOFOLDER)
 register(TOUCH, TOUCHALYTICS, TOUCHALYTICS_STROKES, HOLD_AND_TAP, TABLE, XC)
 
 
-def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options to load a data set with; what is wrong with one, or with the name, is said before files are read."""
+def _known(name: str) -> DataSet:
     if name not in DATASETS:
         raise SelfsameError(f"unknown data set {name!r}; the data sets are: {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def checked_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options to load a data set with; what is wrong with one, or with the name, is said before files are read."""
+    data_set = _known(name)
     choosing = check_options(name, {key: value for key, value in options.items() if key in OPTIONS}, OPTIONS)
     own = {key: value for key, value in options.items() if key not in OPTIONS}
-    return choosing | DATASETS[name].checked(own)
+    return choosing | data_set.checked(own)
 
 
 def find(
     name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None
 ) -> tuple[Path | None, dict[str, Any]]:
     """The folder and the options to load a data set with; what is wrong with them is said in one line."""
-    if name not in DATASETS:
-        raise SelfsameError(f"unknown data set {name!r}; the data sets are: {', '.join(DATASETS)}")
-    data_set = DATASETS[name]
+    data_set = _known(name)
     checked = data_set.checked(options or {})
     if not data_set.needs_path:
         if path is not None:

@@ -58,7 +58,9 @@ def _pieces(problem: Problem, clients: list[int], most: int) -> Iterator[tuple[T
 def enrol_first(problem: Problem, tables: Fields, client_R: Tensor) -> None:
     """Let these clients' vectors, in one of the tables, begin as what they enrol, where the recipe says so."""
     if problem.recipe.net.vectors == ENROLLED and not problem.federation.empty:
-        _place(problem, tables[problem.method.enrols], client_R)
+        table_ND = tables[problem.method.enrols]
+        row_R, template_RD = _first_templates(problem, client_R)
+        table_ND[row_R] = problem.method.enrolled(template_RD.to(table_ND.dtype), table_ND[row_R])
 
 
 @torch.no_grad()
@@ -67,18 +69,17 @@ def enrolled_alone(problem: Problem, drawn: Fields, client: int) -> Fields:
     if problem.recipe.net.vectors != ENROLLED:
         return drawn
     name = problem.method.enrols
-    table_ND = drawn[name].new_zeros(client + 1, drawn[name].shape[1])
-    table_ND[client] = drawn[name][0]
-    _place(problem, table_ND, torch.tensor([client], device=problem.model.device))
-    return {**drawn, name: table_ND[client:]}
+    _, template_RD = _first_templates(problem, torch.tensor([client], device=problem.model.device))
+    if not len(template_RD):  # it has no samples
+        return drawn
+    return {**drawn, name: problem.method.enrolled(template_RD.to(drawn[name].dtype), drawn[name])}
 
 
-def _place(problem: Problem, table_ND: Tensor, client_R: Tensor) -> None:
-    """Write what the first network makes of these clients' samples over the drawn rows of a table."""
+def _first_templates(problem: Problem, client_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows, and what the first network makes of these clients' samples."""
     model = problem.model
 
     def embed(raw: Tensor) -> Tensor:
         return model.embed_eager(model.first_here, problem.federation.scale(raw).to(model.dtype))
 
-    row_R, template_RD = own_templates(problem, embed, client_R, _MOST)
-    table_ND[row_R] = problem.method.enrolled(template_RD.to(table_ND.dtype), table_ND[row_R])
+    return own_templates(problem, embed, client_R, _MOST)

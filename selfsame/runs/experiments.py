@@ -183,9 +183,8 @@ class Campaign:
         When `stop` says so, each is told to end after its round; all end after round `until`, if there is one.
         """
         for job, federation in work:
-            if not (job.folder / "recipe.toml").is_file() or self._moved(
-                job
-            ):  # processes read from its recipe where data lie
+            new = not (job.folder / "recipe.toml").is_file()
+            if new or self._moved(job):  # processes read from its recipe where data lie
                 self.open(job, federation)
         folders = [job.folder for job, _ in work]
         work.clear()  # the processes load the data by themselves
