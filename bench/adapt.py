@@ -93,6 +93,11 @@ OWN_RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("FedAwS", "adapters"): (0.003, 0.01, 0.03, 0.1),
     ("FedUV", "adapters"): (0.003, 0.01, 0.03, 0.1),
 }
+# Adam's learning rate is the server's, the same for every method; a client's own vector learns by SGD at ADAM_VECTORS.
+ADAM_RATES = {"last": (0.0003, 0.001, 0.003, 0.01), "adapters": (0.0001, 0.0003, 0.001, 0.003),
+              "all": (0.000003, 0.00001, 0.00003, 0.0001)}  # fmt: skip
+ADAM = {"optimiser": "adam", "momentum": 0.9, "beta2": 0.999, "epsilon": 1e-10, "schedule": "cosine"}
+ADAM_VECTORS = 0.001
 KINDS: dict[str, Tables] = {"last": {"train": ["last"]}, "adapters": {}, "all": {}}
 
 
@@ -190,7 +195,7 @@ def _all(samples: Samples) -> Tensor:
 
 
 def federation_of(args: argparse.Namespace, fold: int) -> Federation:
-    options = {**SUBJECTS[args.data].data, **({"fold": fold} if args.data == "lfw" else {})}
+    options = {**SUBJECTS[args.data].data, **args.people, **({"fold": fold} if args.data == "lfw" else {})}
     return load(args.data, args.path, **options)
 
 
@@ -245,10 +250,15 @@ def recipe(args: argparse.Namespace, name: str, kind: str, rate: float, seed: in
             "run": {**run, "precision": args.precision},
             "cohort": {"size": args.cohort or subject.cohort, "weights": args.weights},
             "sums": {"aggregation": "masked" if _summed(name) else "clear"},
-            "local": {"batch": subject.batch, "lr": rate, "schedule": "cosine"},
-            "server": {"optimiser": "momentum"},
+            "local": {"batch": subject.batch, **_local(args, rate)},
+            "server": {**ADAM, "lr": rate} if args.server == "adam" else {"optimiser": "momentum"},
+            "augment": args.augment,
         }
     )
+
+
+def _local(args: argparse.Namespace, rate: float) -> Tables:
+    return {"lr": ADAM_VECTORS} if args.server == "adam" else {"lr": rate, "schedule": "cosine"}
 
 
 def _summed(name: str) -> bool:
@@ -257,6 +267,8 @@ def _summed(name: str) -> bool:
 
 def rates_of(args: argparse.Namespace, name: str, kind: str) -> tuple[float, ...]:
     """The rates that are tried."""
+    if args.server == "adam":
+        return tuple(args.rates or ADAM_RATES[kind])
     return tuple(args.rates or OWN_RATES.get((name.removesuffix(", sums"), kind), RATES[kind]))
 
 
@@ -281,8 +293,21 @@ def compared(args: argparse.Namespace, run: Run, federation: Federation, bootstr
 def key_of(args: argparse.Namespace, phase: str, name: str, kind: str) -> Tables:
     """What tells a run from the others of the file, but for its rate, fold and seed."""
     asked = {"phase": phase, "data": args.data, "method": name, "kind": kind, "keep": args.keep, "warm": args.warm}
-    weights = {} if args.weights == "samples" else {"weights": args.weights}  # files from before it could be said
-    return {**asked, **weights, "net": args.net, "rank": args.rank if kind == "adapters" else 0}
+    return {**asked, **_said_since(args), "net": args.net, "rank": args.rank if kind == "adapters" else 0}
+
+
+def _said_since(args: argparse.Namespace) -> Tables:
+    """What older files do not say, where it differs from what held then."""
+    weights = {} if args.weights == "samples" else {"weights": args.weights}
+    more = {"augment": args.augment, "people": args.people, "server": "adam" if args.server == "adam" else ""}
+    return {**weights, **{name: value for name, value in more.items() if value}}
+
+
+def like(args: argparse.Namespace, line: Tables, phase: str, name: str, kind: str) -> bool:
+    """Whether a line is a run of these, whatever its rate, fold and seed."""
+    rest = {part for part in line["key"] if part not in ("lr", "fold", "seed")}
+    wanted = key_of(args, phase, name, kind)
+    return rest == set(wanted) and wanted.items() <= line["key"].items()
 
 
 def choose(args: argparse.Namespace) -> None:
@@ -309,11 +334,9 @@ def choose(args: argparse.Namespace) -> None:
 
 def tried(args: argparse.Namespace, name: str, kind: str) -> dict[float, list[float]]:
     """The EER on the people set apart, of every seed, by rate."""
-    wanted = key_of(args, "choose", name, kind)
     found: dict[float, list[float]] = {}
     for line in finished(args.file):
-        alike = line["key"].get("weights", "samples") == args.weights
-        if alike and wanted.items() <= line["key"].items():
+        if like(args, line, "choose", name, kind):
             found.setdefault(line["key"]["lr"], []).append(line["after"]["value"])
     return found
 
@@ -323,7 +346,7 @@ def chosen(args: argparse.Namespace, name: str, kind: str) -> float | None:
 
     Of rates of which some have more seeds, those are compared.
     """
-    found = tried(args, name, kind)
+    found = tried(args, name, kind) or tried(args, name.removesuffix(", sums"), kind)
     most = max((len(values) for values in found.values()), default=0)
     means = {rate: statistics.mean(values) for rate, values in found.items() if len(values) == most}
     return min(means, key=lambda rate: means[rate], default=None)
@@ -371,15 +394,14 @@ def _said(found: Tables) -> str:
 
 def table(args: argparse.Namespace) -> None:
     """A row for each method and kind over the folds of --folds that it has with every seed: means over those folds."""
-    lines = [line for line in finished(args.file) if line["key"]["phase"] == "measure"]
+    lines = finished(args.file)
     print("| method | learns | KB up | before | after | intervals below zero | away: before | after | lr | folds |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name, kind in product(args.methods, args.kinds):
-        wanted = key_of(args, "measure", name, kind).items()
         some = {
             (line["key"]["fold"], line["key"]["seed"]): line
             for line in lines
-            if wanted <= line["key"].items() and line["key"].get("weights", "samples") == args.weights
+            if like(args, line, "measure", name, kind)
         }
         folds = [fold for fold in args.folds if all((fold, seed) in some for seed in range(args.seeds))]
         if not folds:
@@ -409,6 +431,12 @@ def _folds(text: str) -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
+def _values(given: list[str]) -> Tables:
+    """NAME=VALUE, as a recipe would have them."""
+    pairs = dict(one.split("=", 1) for one in given)
+    return {name: tomllib.loads(f"x = {value}")["x"] for name, value in pairs.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("choose", "measure", "table"))
@@ -417,12 +445,15 @@ def main() -> None:
     parser.add_argument("--path", default="", help="where the data set lies")
     parser.add_argument("--start", default="", help="the encoder's weights, as `selfsame weights convert` leaves them")
     parser.add_argument("--net", nargs="*", default=[], help="options of the encoder: crop=0 eyes=[23,26,40,26]")
+    parser.add_argument("--augment", nargs="*", default=[], help="random changes to pictures: flip=true crop=2")
+    parser.add_argument("--people", nargs="*", default=[], help="options of the data set: least=2 test=0")
     parser.add_argument("--methods", default=";".join(METHODS), help="separated by semicolons")
     parser.add_argument("--kinds", default=",".join(KINDS), help="what learns: last, adapters, all")
     parser.add_argument(
         "--folds", default="1", help="of LFW: one, or a range such as 1-10; settings are chosen on the first"
     )
     parser.add_argument("--weights", choices=("samples", "uniform"), default="uniform", help="of clients in a round")
+    parser.add_argument("--server", choices=("momentum", "adam"), default="momentum", help="the server's optimiser")
     parser.add_argument("--keep", type=float, default=0.0, help="weight of the pull towards the first network")
     parser.add_argument("--warm", action="store_true", help="vectors that stand for people begin as what they enrol")
     parser.add_argument(
@@ -441,8 +472,7 @@ def main() -> None:
     args = parser.parse_args()
     args.methods = [name.strip() for name in args.methods.split(";")]
     args.kinds, args.folds = args.kinds.split(","), _folds(args.folds)
-    given = dict(one.split("=", 1) for one in args.net)
-    args.net = {name: tomllib.loads(f"x = {value}")["x"] for name, value in given.items()}
+    args.net, args.augment, args.people = _values(args.net), _values(args.augment), _values(args.people)
     {"choose": choose, "measure": measure, "table": table}[args.what](args)
 
 

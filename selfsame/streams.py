@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _SALT = 0x5851F42D
+_CACHED = 2**16  # numbers drawn at a time on the CPU
 _MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX2 = -7723592293110705685  # 0x94D049BB133111EB
 
@@ -28,6 +30,22 @@ def _mix(z: Tensor) -> Tensor:
     z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX1
     z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX2
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def _bits(key_M1: Tensor, first: int, end: int) -> Tensor:
+    """The 64 random bits of the numbers from `first` to `end`."""
+    # The xor keeps torch.compile from treating the product as an index, which may not exceed 64 bits.
+    return _mix(key_M1 + (torch.arange(first, end, device=key_M1.device) ^ _SALT) * _GOLDEN)
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+
+
+def _normal(bits: Tensor) -> Tensor:
+    radius = (((bits >> 40) & 0xFFFFFF).to(torch.float32) + 1.0) * 2.0**-24
+    angle = ((bits >> 16) & 0xFFFFFF).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
+    return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)
 
 
 def _wrap(number: int) -> int:
@@ -70,21 +88,26 @@ class Stream:
 
     def bits(self, *shape: int) -> Tensor:
         """64 random bits per number: int64 of shape (M, *shape)."""
-        count = math.prod(shape)
-        # The xor keeps torch.compile from treating the product as an index, which may not exceed 64 bits.
-        counter = (torch.arange(count, device=self.key_M.device) ^ _SALT) * _GOLDEN
-        return _mix(self.key_M[:, None] + counter).reshape(len(self.key_M), *shape)
+        return self._drawn(shape, torch.int64, lambda bits: bits)
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform in [0, 1) with 24 bits, float32 of shape (M, *shape)."""
-        return ((self.bits(*shape) >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
+        return self._drawn(shape, torch.float32, _uniform)
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal, float32 of shape (M, *shape) (Box-Muller)."""
-        bits = self.bits(*shape)
-        radius = (((bits >> 40) & 0xFFFFFF).to(torch.float32) + 1.0) * 2.0**-24
-        angle = ((bits >> 16) & 0xFFFFFF).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
-        return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(angle)
+        return self._drawn(shape, torch.float32, _normal)
+
+    def _drawn(self, shape: tuple[int, ...], dtype: torch.dtype, made: Callable[[Tensor], Tensor]) -> Tensor:
+        """What is made of 64 random bits per number; on the CPU of as many at a time as stay in its cache."""
+        count, key_M1 = math.prod(shape), self.key_M[:, None]
+        if key_M1.device.type != "cpu" or count <= _CACHED:
+            return made(_bits(key_M1, 0, count)).reshape(len(key_M1), *shape)
+        found_MS = torch.empty(len(key_M1), count, dtype=dtype)
+        for key_11, found_1S in zip(key_M1.split(1), found_MS.split(1), strict=True):
+            for at in range(0, count, _CACHED):
+                found_1S[:, at : at + _CACHED] = made(_bits(key_11, at, min(at + _CACHED, count)))
+        return found_MS.reshape(len(key_M1), *shape)
 
     def below(self, limit_M: Tensor, *shape: int) -> Tensor:
         """Integers in [0, limit), one limit a client: int64 of shape (M, *shape)."""

@@ -168,3 +168,16 @@ def test_the_servers_generator(seed, round):
     assert (one == two).all()
     for other in ((seed + 1, "cohort", round), (seed, "dropout", round), (seed, "cohort", round + 1)):
         assert (one != host_generator(*other).random(4)).any()
+
+
+@pytest.mark.parametrize("way", ["bits", "uniform", "normal"])
+def test_many_numbers_are_drawn_in_blocks_and_are_the_same(way, monkeypatch):
+    stream = Stream.named(3, "many", torch.tensor([0, 7]))
+    whole = getattr(stream, way)(3, 50)
+    monkeypatch.setattr("selfsame.streams._CACHED", 16)
+    blocks = getattr(stream, way)(3, 50)
+    assert blocks.dtype == whole.dtype
+    if way == "normal":  # logarithms may be rounded by where they stand among others
+        torch.testing.assert_close(blocks, whole)
+    else:
+        assert torch.equal(blocks, whole)

@@ -167,17 +167,21 @@ def _stacked_steps(problem: Problem, state: State, start: Start, batches: Iterab
     """Each client trains its own replica of the network for as many steps as it has batches."""
     model, method, who, sent = problem.model, problem.method, start.who, start.sent
     if method.federated:
-        theta_MP = state.theta_P.expand(len(who.client_M), -1).clone()
+        theta_MP = state.theta_P.expand(len(who.client_M), -1)
     else:
         assert state.alone_NP is not None
         theta_MP = state.alone_NP[who.client_M]
-    start_MP = theta_MP
+    start_MP, alike = theta_MP, method.federated
     mine: Fields | None = None
     last: tuple[Tensor, Batch] | None = None
     loss_M = torch.zeros(len(theta_MP), dtype=model.dtype, device=model.device)
     steps_M = torch.zeros_like(loss_M)
     for batch in batches:
-        emb, back = model.embed_each_and_back(theta_MP, batch.x_MB)
+        if alike:  # in their first step
+            emb, back = model.embed_same_and_back(state.theta_P, batch.x_MB)
+        else:
+            emb, back = model.embed_each_and_back(theta_MP, batch.x_MB)
+        alike = False
         if mine is None:
             mine = method.start(start.own, sent, who, emb, batch.mask_MB)
         active_M = batch.mask_MB.any(1)

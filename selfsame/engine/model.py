@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, vjp, vmap
 
 from selfsame.engine.machine import Machine
 from selfsame.errors import SelfsameError
@@ -211,10 +211,43 @@ class Model:
         """
         if self.passes is not None and not theta_MP.requires_grad:
             return self.passes.forward(theta_MP, x_MB)[0]
-        if not self._stacks or (self.device.type == "cpu" and x_MB[0].numel() >= _ALONE):
+        if self._in_turn(x_MB):
             each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
             return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
         return vmap(self.embed_eager)(theta_MP, x_MB)
+
+    def embed_same_and_back(self, theta_P: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """As `embed_each_and_back` where all clients have the same network, as they do in their first step.
+
+        Nothing but the derivatives in the weights differs from client to client. Where these are stacked, the forward
+        pass is done twice: once for the embeddings, and once for the derivatives, which need what comes of them.
+        """
+        if self.passes is not None:
+            return self.embed_each_and_back(theta_P.expand(len(x_MB), -1), x_MB)
+        if self._in_turn(x_MB):
+            theta = theta_P.detach().requires_grad_()
+            with torch.enable_grad():
+                each = [self.embed_eager(theta, x_B) for x_B in x_MB.unbind()]
+
+            def in_turn(pull_MBD: Tensor) -> Tensor:
+                pairs = zip(each, pull_MBD.unbind(), strict=True)
+                return torch.stack([torch.autograd.grad(emb, theta, pull)[0][: self.size] for emb, pull in pairs])
+
+            return torch.stack([emb.detach() for emb in each]), in_turn
+
+        def one(x_B: Tensor, pull_BD: Tensor) -> Tensor:
+            back = vjp(lambda theta: self.embed_eager(theta, x_B), theta_P)[1]
+            found: Tensor = back(pull_BD)[0][: self.size]
+            return found
+
+        with torch.no_grad():
+            parts = x_MB.flatten(0, 1).split(self._piece(x_MB))
+            emb_MBD = torch.cat([self.embed_eager(theta_P, part) for part in parts]).unflatten(0, x_MB.shape[:2])
+        return emb_MBD, lambda pull_MBD: vmap(one)(x_MB, pull_MBD)
+
+    def _in_turn(self, x_MB: Tensor) -> bool:
+        """Whether clients run one after another: recurrent networks, and on the CPU those with much to compute."""
+        return not self._stacks or (self.device.type == "cpu" and x_MB[0].numel() >= _ALONE)
 
     def embed_each_and_back(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Embeddings (M, B, D), and what turns derivatives in them into those in the network's part of each theta."""

@@ -182,6 +182,7 @@ def finite_rows(*tensors: Tensor) -> Tensor:
     """Which clients' rows are finite in every one of these tensors: bool of shape (M,)."""
     good = torch.ones(len(tensors[0]), dtype=torch.bool, device=tensors[0].device)
     for tensor in tensors:
-        if tensor.is_floating_point():
-            good = good & torch.isfinite(tensor[:, None]).flatten(1).all(1)
+        if tensor.is_floating_point() and tensor.numel():  # the largest and the smallest tell, and NaN is both
+            rows = tensor.reshape(len(tensor), -1)
+            good = good & torch.isfinite(rows.amax(1)) & torch.isfinite(rows.amin(1))
     return good

@@ -29,6 +29,19 @@ def resize_table(before: int, after: int, like: Tensor) -> Tensor:
     return weight_AB / weight_AB.sum(1, keepdim=True)
 
 
+def straight_table(at_A: Tensor, pixels: int) -> Tensor:
+    """Weights (A, pixels) of straight lines between the centres of pixels; beyond the edge the nearest counts."""
+    place_B = torch.arange(pixels, device=at_A.device).to(at_A.dtype)
+    return (1 - (place_B - at_A.clamp(0, pixels - 1)[:, None]).abs()).clamp(min=0)
+
+
+def as_given(out: Tensor, x: Tensor) -> Tensor:
+    """With the channels innermost where `x` has them so: convolutions are faster then, and products forget it."""
+    if torch._C._functorch.maybe_current_level() is not None or x.stride(1) != 1:  # vmap knows one memory format only
+        return out
+    return out.contiguous(memory_format=torch.channels_last)
+
+
 class MiddleAt(nn.Module):
     """Pictures (n, C, H, W), full scale 1, to their middle of crop x crop pixels, at size x size.
 
@@ -51,7 +64,7 @@ class MiddleAt(nn.Module):
             x = x if x.dtype == torch.float64 else x.float()
             table_AB = resize_table(self.crop, self.size, x)
             out: Tensor = table_AB @ x @ table_AB.T
-            return out.clamp(0, 1)  # a cubic overshoots at edges
+            return as_given(out.clamp(0, 1), x)  # a cubic overshoots at edges
 
 
 class EyesAt(nn.Module):
@@ -86,6 +99,10 @@ class EyesAt(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             x = x if x.dtype == torch.float64 else x.float()
             side = torch.arange(self.size, device=x.device).to(x.dtype)
+            if not self.turn.imag:  # nothing is turned: rows and columns each have a table
+                across_AW = straight_table(self.turn.real * side + self.move.real, width)
+                down_AH = straight_table(self.turn.real * side + self.move.imag, height)
+                return as_given(down_AH @ x @ across_AW.T, x)
             right_AA, down_AA = side[None].expand(self.size, -1), side[:, None].expand(-1, self.size)
             at_x = (self.turn.real * right_AA - self.turn.imag * down_AA + self.move.real).clamp(0, width - 1)
             at_y = (self.turn.imag * right_AA + self.turn.real * down_AA + self.move.imag).clamp(0, height - 1)
@@ -99,4 +116,4 @@ class EyesAt(nn.Module):
                 for down in (0, next_y)
             )
             out = upper * (1 - rest_y).flatten() + lower * rest_y.flatten()
-            return out.unflatten(-1, (self.size, self.size))
+            return as_given(out.unflatten(-1, (self.size, self.size)), x)

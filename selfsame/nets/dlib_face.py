@@ -30,7 +30,10 @@ BLOCKS = (
 
 
 class ScaledConv(nn.Module):
-    """A convolution, then a gain and a shift for every channel; without padding where it has a stride."""
+    """A convolution, then a gain and a shift for every channel; without padding where it has a stride.
+
+    The gain is taken with the kernels and the shift as their bias, so that no picture is gone over again for them.
+    """
 
     frozen_norm: ClassVar[tuple[str, ...]] = ("gain", "shift")  # what its norm is at inference
 
@@ -43,8 +46,8 @@ class ScaledConv(nn.Module):
         self.shift = nn.Parameter(torch.zeros(after))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.conv(x) * self.gain[:, None, None] + self.shift[:, None, None]
-        return out
+        kernels = self.conv.weight * self.gain[:, None, None, None]
+        return F.conv2d(x, kernels, self.shift, self.conv.stride, self.conv.padding)
 
 
 class DlibBlock(nn.Module):

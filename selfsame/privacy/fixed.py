@@ -13,6 +13,7 @@ from torch import Tensor
 
 from selfsame.errors import SelfsameError
 
+_CACHED = 2**16  # numbers in work at a time on the CPU
 _TAIL = 8.0  # deviations of a device's own noise beyond which it is cut
 
 
@@ -62,12 +63,19 @@ class FixedPoint:
 
         `uniform_MP` decides the rounding, x to floor(x + u), which is right on average. A weight of 0 sends zero.
         """
+        size, device = update_MP.shape[1], update_MP.device
+        shorter_M1 = shortening(update_MP, self.clip)
         share_M1 = (weight_M.double() / self.cap)[:, None]
-        value_MP = self.clipped(update_MP).double().mul_(share_M1)
-        if normal_MP is not None and self.noise:
-            value_MP.add_(normal_MP.double().clamp_(-_TAIL, _TAIL), alpha=self.noise)
-        whole_MP = value_MP.div_(self.step).add_(uniform_MP).floor_().to(torch.int64)
-        return torch.cat([whole_MP, weight_M.to(torch.int64)[:, None]], 1)
+        sent = torch.empty(len(update_MP), size + 1, dtype=torch.int64, device=device)
+        sent[:, -1] = weight_M
+        at_once = size if device.type != "cpu" else _CACHED  # numbers that stay in the cache
+        for at in range(0, size, max(1, at_once)):
+            some = slice(at, min(at + at_once, size))
+            value = (update_MP[:, some] * shorter_M1).clamp_(-self.reach, self.reach).double().mul_(share_M1)
+            if normal_MP is not None and self.noise:
+                value.add_(normal_MP[:, some].double().clamp_(-_TAIL, _TAIL), alpha=self.noise)
+            sent[:, some] = value.div_(self.step).add_(uniform_MP[:, some]).floor_().to(torch.int64)
+        return sent
 
     def mean(self, sum_P: Tensor) -> tuple[Tensor, int]:
         """(the weighted mean of the updates, their weight) of a sum modulo 2^bits, in double precision."""
@@ -82,5 +90,10 @@ class FixedPoint:
 
 def shortened(update_MP: Tensor, clip: float) -> Tensor:
     """No update longer than the clip, L2."""
+    return update_MP * shortening(update_MP, clip)
+
+
+def shortening(update_MP: Tensor, clip: float) -> Tensor:
+    """What updates are multiplied by so that none is longer than the clip, (M, 1)."""
     norm_M1 = torch.linalg.vector_norm(update_MP, dim=1, keepdim=True, dtype=torch.float64)
-    return update_MP * (clip / norm_M1.clamp(min=clip)).to(update_MP.dtype)
+    return (clip / norm_M1.clamp(min=clip)).to(update_MP.dtype)

@@ -80,6 +80,26 @@ def test_many_networks_at_once():
         assert torch.allclose(one[m], model.embed_eager(model.first_theta, x_MB[m]), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_one_network_and_the_derivatives_of_each_client(alone, monkeypatch):
+    """Client by client by autograd; stacked, and one after another."""
+    monkeypatch.setattr("selfsame.engine.model._ALONE", 1 if alone else 2**60)
+    model, _ = lenet({"w": torch.arange(6.0).reshape(2, 3)})
+    draw = torch.Generator().manual_seed(9)
+    x_MB = torch.randn(4, 3, 1, 8, 8, generator=draw, dtype=torch.float64)
+    pull_MBD = torch.randn(4, 3, 6, generator=draw, dtype=torch.float64)
+    emb_MBD, back = model.embed_same_and_back(model.first_theta, x_MB)
+    grad_MP = back(pull_MBD)
+    assert not emb_MBD.requires_grad and grad_MP.shape == (4, model.size) and not grad_MP.requires_grad
+    for m in range(4):
+        theta = model.first_theta.clone().requires_grad_()
+        emb = model.embed_eager(theta, x_MB[m])
+        torch.testing.assert_close(emb_MBD[m], emb.detach(), rtol=0, atol=1e-12)
+        (emb * pull_MBD[m]).sum().backward()
+        assert theta.grad is not None
+        torch.testing.assert_close(grad_MP[m], theta.grad[: model.size], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "layer",
     [nn.BatchNorm1d(4), nn.Dropout(0.1), nn.SyncBatchNorm(4), nn.AlphaDropout(0.5), nn.RReLU()],

@@ -47,18 +47,19 @@ def test_the_middle_is_kept():
     torch.testing.assert_close(crop.MiddleAt((3, 8, 10), 6, 15)(even), torch.full((1, 3, 15, 15), 0.3))
 
 
-def test_eyes_come_to_lie_where_they_are_wanted():
+@pytest.mark.parametrize(("eyes", "step"), [((3, 2, 7, 5), (4, 3)), ((3, 6, 9, 6), (6, 0))])
+def test_eyes_come_to_lie_where_they_are_wanted(eyes, step):
     """By hand: the point of the picture that each new pixel shows, and the four pixels around it."""
     x = torch.rand(1, 2, 9, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    eyes, wanted, size = (3, 2, 7, 5), (0.25, 0.4, 0.75, 0.4), 8
+    wanted, size = (0.25, 0.4, 0.75, 0.4), 8
     got = crop.EyesAt((2, 9, 11), eyes, wanted, size)(x)
     assert got.shape == (1, 2, size, size)
-    # From (1.5, 2.7) to (5.5, 2.7), a step of 4 to the right, became one of 4 right and 3 down: 5 pixels for 4.
+    # From (1.5, 2.7) to (5.5, 2.7), a step of 4 to the right, became one of `step` right and down.
     for row in range(size):
         for column in range(size):
             along, across = (column - 1.5) / 4, (row - 2.7) / 4
-            at_x = min(max(3 + 4 * along - 3 * across, 0), 10)
-            at_y = min(max(2 + 3 * along + 4 * across, 0), 8)
+            at_x = min(max(eyes[0] + step[0] * along - step[1] * across, 0), 10)
+            at_y = min(max(eyes[1] + step[1] * along + step[0] * across, 0), 8)
             left, top = min(int(at_x), 9), min(int(at_y), 7)
             for channel in range(2):
                 one = x[0, channel]
@@ -70,6 +71,21 @@ def test_eyes_come_to_lie_where_they_are_wanted():
                     for right in (0, 1)
                 )
                 assert float(got[0, channel, row, column]) == pytest.approx(want, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        crop.MiddleAt((3, 8, 10), 6, 15),
+        crop.EyesAt((3, 8, 10), (2, 3, 7, 3), (0.25, 0.4, 0.75, 0.4), 12),
+        crop.EyesAt((3, 8, 10), (2, 3, 7, 4), (0.25, 0.4, 0.75, 0.4), 12),
+    ],
+)
+def test_channels_that_are_innermost_stay_so(front):
+    x = torch.rand(2, 3, 8, 10, generator=torch.Generator().manual_seed(0))
+    plain, last = front(x), front(x.contiguous(memory_format=torch.channels_last))
+    assert plain.is_contiguous() and last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(last, plain)
 
 
 @pytest.mark.parametrize("eyes", [(3, 2, 3, 2), (3, 2, 11, 5), (3, 2, 7), (-1, 2, 7, 5)])

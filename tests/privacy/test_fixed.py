@@ -132,3 +132,14 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(SelfsameError, match=r"^sums\.bits: 16 bits do not hold the sum of 40 devices that weigh up to"):
         FixedPoint(1.0, 1.0, 16, 40, cap=1000)
     FixedPoint(1.0, 1.0, 32, 40, cap=1000)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_contributions_in_blocks_are_the_same(noise, monkeypatch):
+    code = FixedPoint(clip=1.5, reach=0.4, bits=32, group=3, noise=noise)
+    client_M = torch.arange(3)
+    update_MP = Stream.named(0, "update", client_M).normal(40)
+    drawn = Stream.named(0, "rounding", client_M).uniform(40), Stream.named(0, "noise", client_M).normal(40)
+    whole = code.contribution(update_MP, torch.ones(3), *drawn)
+    monkeypatch.setattr("selfsame.privacy.fixed._CACHED", 7)
+    assert torch.equal(code.contribution(update_MP, torch.ones(3), *drawn), whole)
