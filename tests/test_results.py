@@ -94,6 +94,33 @@ def test_faces_of_six_methods_are_what_the_kept_runs_say():
         assert row in text, row
 
 
+ALIGNED = [
+    ("all layers, momentum, people with four pictures", "all", ("weights",)),
+    ("all layers, Adam, pictures mirrored and shifted by two pixels, people with four", "all", ("augment", "server")),
+    ("the same, everybody with two pictures (1,200 people in place of 440)", "all", ("augment", "people", "server")),
+    ("the same, adapters of rank 3 (0.40 MB up)", "adapters", ("augment", "people", "server")),
+]
+
+
+@pytest.mark.parametrize(("what", "kind", "said"), ALIGNED)
+def test_aligned_faces_set_apart_are_what_the_kept_runs_say(what, kind, said):
+    lines = [json.loads(line) for line in (KEPT / "adapt-lfw-eyes.jsonl").read_text().splitlines()]
+    text = (RESULTS / "pretrained.md").read_text(encoding="utf-8").replace("**", "")
+    some = [
+        line
+        for line in lines
+        if (key := line["key"])["phase"] == "choose" and key["kind"] == kind and "weights" in key
+        if {"augment", "people", "server"} & set(key) == set(said) - {"weights"}
+    ]
+    best = {}
+    for method in ("FedCrowd", "FDML", "FedHide", "softmax", "FedAwS"):
+        found = [100 * line["after"]["value"] for line in some if line["key"]["method"] == method]
+        best[method] = f"{min(found):.2f}" if len(found) >= 4 else ""
+    before = {f"{100 * line['before']['value']:.2f}" for line in some if line["key"]["method"] != "FedUV"}
+    row = " | ".join([what, *before, *best.values()])
+    assert f"| {row} |".replace("  ", " ") in text.replace("  ", " "), row
+
+
 def test_the_audit_of_cifar_100_is_what_the_kept_runs_say(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     files = [str(KEPT / f"{name}-cifar100.jsonl") for name in ("frontier", "audit")]
