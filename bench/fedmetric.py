@@ -356,9 +356,9 @@ def centres(args: argparse.Namespace) -> None:
     share(args.file, keys, one)
 
 
-def options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choose", "measure", "table", "centres"))
+def options(what: tuple[str, ...], text: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=what)
     parser.add_argument("file", type=Path)
     parser.add_argument("--data", default="mnist", choices=tuple(METHODS))
     parser.add_argument("--path", default="data", help="where the data set lies")
@@ -372,7 +372,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    args = options().parse_args()
+    args = options(("choose", "measure", "table", "centres"), __doc__).parse_args()
     args.recipe = RECIPE.get(args.data, args.data)
     names = [name.strip() for name in args.methods.split(";") if name.strip()] or list(METHODS[args.data])
     if args.what in ("choose", "measure"):

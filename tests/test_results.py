@@ -68,6 +68,15 @@ def test_fedmetrics_table_2_is_what_the_kept_runs_say(monkeypatch, capsys):
     assert all(row[3] in pages["mnist.md"] for row in rows if row[6] == "10,000" and row[1] in ("pos", "proxy", "true"))
 
 
+def test_fedmetrics_curves_are_what_the_kept_runs_say(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    file = str(KEPT / "fedmetric-mnist.jsonl")
+    monkeypatch.setattr("sys.argv", ["fedmetric_figures", "table", file, "--data", "mnist", "--rounds", "900"])
+    __import__("fedmetric_figures").main()
+    table = capsys.readouterr().out.strip()
+    assert len(table.splitlines()) == 21 and table in (RESULTS / "fedmetric.md").read_text(encoding="utf-8")
+
+
 def test_faces_of_six_methods_are_what_the_kept_runs_say():
     text = (RESULTS / "pretrained.md").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in (KEPT / "adapt-lfw.jsonl").read_text().splitlines()]
