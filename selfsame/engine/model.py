@@ -223,7 +223,7 @@ class Model:
         pass is done twice: once for the embeddings, and once for the derivatives, which need what comes of them.
         """
         if self.passes is not None:
-            return self.embed_each_and_back(theta_P.expand(len(x_MB), -1), x_MB)
+            return self.embed_each_and_back(theta_P.repeat(len(x_MB), 1), x_MB)  # kernels read rows one after another
         if self._in_turn(x_MB):
             theta = theta_P.detach().requires_grad_()
             with torch.enable_grad():
