@@ -124,12 +124,8 @@ class Sums:
                 kept_MP = last["contribution"][client_M[part]].to(sent_MP.dtype)
                 put_rows(last["contribution"], client_M[part], sent_MP, fresh_M[part])
                 sent_MP = torch.where(fresh_M[part, None], sent_MP, kept_MP)
-            counted_M = (fresh_M | standing_M)[part]
-            if sent_MP.device.type == "cpu":  # where asking costs nothing
-                sent_MP = sent_MP if bool(counted_M.all()) else sent_MP[counted_M]
-            else:
-                sent_MP = torch.where(counted_M[:, None], sent_MP, 0)
-            sum_P += sent_MP.sum(0, dtype=sum_P.dtype)
+            counted_M1 = (fresh_M | standing_M)[part, None]
+            sum_P += torch.where(counted_M1, sent_MP, 0).sum(0, dtype=sum_P.dtype)
         return self.mean(sum_P, draw)
 
 
