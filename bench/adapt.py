@@ -34,6 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import frontier
 import torch
 from safetensors.torch import load_file, save, save_file
 from sharing import finished, share
@@ -96,7 +97,7 @@ OWN_RATES: dict[tuple[str, str], tuple[float, ...]] = {
 # Adam's learning rate is the server's, the same for every method; a client's own vector learns by SGD at ADAM_VECTORS.
 ADAM_RATES = {"last": (0.0003, 0.001, 0.003, 0.01), "adapters": (0.0001, 0.0003, 0.001, 0.003),
               "all": (0.000003, 0.00001, 0.00003, 0.0001)}  # fmt: skip
-ADAM = {"optimiser": "adam", "momentum": 0.9, "beta2": 0.999, "epsilon": 1e-10, "schedule": "cosine"}
+ADAM = {**frontier.ADAM, "epsilon": 1e-10, "schedule": "cosine"}
 ADAM_VECTORS = 0.001
 KINDS: dict[str, Tables] = {"last": {"train": ["last"]}, "adapters": {}, "all": {}}
 

@@ -26,7 +26,7 @@ from sharing import finished, share
 LAMBDAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # the paper's axis goes from 0.1 to 1.0
 SCALES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
 _TRUE = {"method.name": "fedmetric-true"}
-_POS = ("method.name", "method.centre_rate", "method.reduction", "method.unit_length", "local.lr")  # that pos has too
+_POS = ("method.centre_rate", "method.reduction", "method.unit_length", "local.lr")  # that pos has too
 
 
 def cases(best: Setting) -> list[tuple[str, str, float, Setting]]:
@@ -45,9 +45,8 @@ def key_of(args: argparse.Namespace, figure: str, curve: str, at: float) -> Tabl
 
 
 def curves(args: argparse.Namespace, best: Setting) -> None:
-    data, known = Data(args, choosing=False), {}
-    for figure, curve, at, setting in cases(best):
-        known[figure, curve, at] = setting
+    data = Data(args, choosing=False)
+    known = {(figure, curve, at): setting for figure, curve, at, setting in cases(best)}
     keys = [{**key_of(args, *case), "seed": seed} for seed, case in product(range(args.seeds), known)]
     share(args.file, keys, lambda key: run_once(args, data, key, known[key["figure"], key["method"], key["at"]]))
 

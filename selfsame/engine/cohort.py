@@ -2,7 +2,8 @@
 
 One local SGD step and no batch-coupled layer: averaging the clients' networks equals one weighted step on all their
 samples, so the cohort is one forward pass, the clients' own loss derivatives, and one weighted vector-Jacobian product.
-Several steps, or a report that needs the locally updated network: every client gets its own replica of theta, stacked.
+Several steps, a report that needs the locally updated network, or sums of what each client clips and rounds: the first
+step shares theta and gives every client its own derivatives, and from then on each has its own replica, stacked.
 """
 
 from __future__ import annotations

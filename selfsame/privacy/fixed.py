@@ -52,16 +52,13 @@ class FixedPoint:
         """The deviation that rounding gives the sum of `group` contributions, each number of it, at most."""
         return self.step / 2 * self.group**0.5
 
-    def clipped(self, update_MP: Tensor) -> Tensor:
-        """No update longer than the clip, no number of it larger than the reach."""
-        return shortened(update_MP, self.clip).clamp_(-self.reach, self.reach)
-
     def contribution(
         self, update_MP: Tensor, weight_M: Tensor, uniform_MP: Tensor, normal_MP: Tensor | None = None
     ) -> Tensor:
         """What devices of these weights (whole numbers up to the cap) send: int64 of shape (M, P + 1).
 
-        `uniform_MP` decides the rounding, x to floor(x + u), which is right on average. A weight of 0 sends zero.
+        No update is longer than the clip, no number of it larger than the reach. `uniform_MP` decides the rounding, x
+        to floor(x + u), which is right on average. A weight of 0 sends zero.
         """
         size, device = update_MP.shape[1], update_MP.device
         shorter_M1 = shortening(update_MP, self.clip)
@@ -70,7 +67,7 @@ class FixedPoint:
         sent[:, -1] = weight_M
         at_once = size if device.type != "cpu" else _CACHED  # numbers that stay in the cache
         for at in range(0, size, max(1, at_once)):
-            some = slice(at, min(at + at_once, size))
+            some = slice(at, min(at + at_once, size))  # the weight comes behind
             value = (update_MP[:, some] * shorter_M1).clamp_(-self.reach, self.reach).double().mul_(share_M1)
             if normal_MP is not None and self.noise:
                 value.add_(normal_MP[:, some].double().clamp_(-_TAIL, _TAIL), alpha=self.noise)

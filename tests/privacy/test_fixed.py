@@ -78,7 +78,7 @@ def test_a_sum_is_off_by_its_rounding_alone(bits, group, cap, clip, share, data)
     assert int(sent_MP.sum(0).abs().max()) <= code.half
     mean_P, weight = code.mean(sent_MP.sum(0) % 2**bits)
     assert weight == int(weight_M.sum())
-    exact_P = (code.clipped(update_MP) * weight_M[:, None]).sum(0)
+    exact_P = (shortened(update_MP, code.clip).clamp(-code.reach, code.reach) * weight_M[:, None]).sum(0)
     assert bool(((mean_P * max(weight, 1) - exact_P).abs() <= count * code.step * cap * (1 + 1e-9)).all())
 
 
@@ -104,7 +104,7 @@ def test_rounding_is_right_on_average_and_deviates_as_stated(bits):
     update_MP = (Stream.named(1, "update", client_M).uniform(4000).double() - 0.5) * 0.02
     uniform_MP = Stream.named(1, "rounding", client_M).uniform(4000)
     mean_P, _ = code.mean(code.contribution(update_MP, torch.ones(16), uniform_MP).sum(0) % 2**bits)
-    off_P = 16 * mean_P - code.clipped(update_MP).sum(0)
+    off_P = 16 * mean_P - shortened(update_MP, code.clip).clamp(-code.reach, code.reach).sum(0)
     deviation = float(off_P.square().mean().sqrt())
     # of a uniform fraction f(1-f) is a sixth on average, a quarter at most
     assert 0.9 * (2 / 3) ** 0.5 * code.error < deviation < 0.9 * code.error
