@@ -126,8 +126,6 @@ class VoiceTail(nn.Module):
 
 
 TAILS = {"dlib-face": ("face-tail", FaceTail), "ge2e-voice": ("voice-tail", VoiceTail)}
-for _tail in TAILS.values():
-    nets.register(*_tail)
 
 
 class Tail:
@@ -238,6 +236,7 @@ def recipe(args: argparse.Namespace, name: str, kind: str, rate: float, seed: in
         ranks = {"adapters": args.rank} if kind == "adapters" else {}
         net = {**subject.net, **args.net, **KINDS[kind], **ranks, **net}
     else:
+        nets.register(*TAILS[encoder])
         width, drawn = nets.own_width(encoder), "skip" in net
         file = {} if drawn else {"start": tail_file(args.start, subject.last)}
         net = {"name": TAILS[encoder][0], "width": width, "keep": net["keep"], **file}

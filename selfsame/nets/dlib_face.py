@@ -78,7 +78,9 @@ class DlibFace(nn.Module):
     """Pictures (n, 3, H, W) or (n, 1, H, W), full scale 1, to embeddings (n, D).
 
     `crop`: the side in pixels of the middle that is kept, 0 for all; `size`: what that is brought to. Or `eyes`: where
-    they are in every picture, by which it is turned, scaled and moved.
+    they are in every picture, by which it is turned, scaled and moved. With `mirror` an embedding is the mean of those
+    of the picture and of its mirror image, at twice the cost: what is not of the person, such as light from one side,
+    is averaged out.
     """
 
     full_scale: ClassVar[bool] = True
@@ -93,6 +95,7 @@ class DlibFace(nn.Module):
         crop: int = 0,
         size: int = SIZE,
         eyes: tuple[int, ...] = (),
+        mirror: bool = False,
     ) -> None:
         super().__init__()
         if shape[0] not in (1, 3):
@@ -102,6 +105,7 @@ class DlibFace(nn.Module):
         if crop and eyes:
             raise SelfsameError("crop and eyes both say which part of a picture is kept; give one of them")
         self.front = EyesAt(shape, tuple(eyes), _EYES, size) if eyes else MiddleAt(shape, crop, size)
+        self.mirrored = _mirrored(self.front, shape, tuple(eyes), size) if mirror else None
         self.stem = ScaledConv(3, 32, 7, 2)
         before = (32, *(after for after, _ in BLOCKS))
         self.blocks = nn.Sequential(*(DlibBlock(one, *block) for one, block in zip(before, BLOCKS, strict=False)))
@@ -109,9 +113,20 @@ class DlibFace(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Embeddings (n, D)."""
-        x = self.front(x)
+        x = self.front(x) if self.mirrored is None else torch.cat([self.front(x), self.mirrored(x.flip(3))])
         # One number per channel, made where the pictures are: a CUDA graph cannot capture a copy from the CPU.
         mean_311 = torch.cat([x.new_full((1,), value / 255) for value in _MEAN])[:, None, None]
         x = F.max_pool2d(self.stem(x - mean_311).relu(), 3, 2)
-        out: Tensor = self.head(self.blocks(x).mean((2, 3)))
+        features = self.blocks(x).mean((2, 3))
+        if self.mirrored is not None:
+            features = features.unflatten(0, (2, -1)).mean(0)
+        out: Tensor = self.head(features)
         return out
+
+
+def _mirrored(front: nn.Module, shape: tuple[int, int, int], eyes: tuple[int, ...], size: int) -> nn.Module:
+    """The front of mirror images: the eyes have changed places there, and come to lie where the others do."""
+    if not eyes:
+        return front
+    left, right = (shape[2] - 1 - eyes[2], eyes[3]), (shape[2] - 1 - eyes[0], eyes[1])
+    return EyesAt(shape, (*left, *right), _EYES, size)

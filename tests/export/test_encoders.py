@@ -22,11 +22,12 @@ pytest.importorskip("onnxruntime")
 CASES = [
     ("ge2e-voice", (1, 700), torch.int16, {"rate": 8000, "trim": True}, 0.6, 0.01),
     ("dlib-face", (3, 12, 10), torch.uint8, {"crop": 8, "size": 103}, 0.35, 0.1),
+    ("dlib-face", (3, 12, 10), torch.uint8, {"eyes": [2, 4, 6, 5], "size": 103, "mirror": True}, 0.4, 0.1),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype", "options", "smaller", "near"), CASES, ids=[case[0] for case in CASES]
+    ("name", "shape", "dtype", "options", "smaller", "near"), CASES, ids=["voices", "faces", "faces, mirrored"]
 )
 def test_the_file_equals_pytorch(name, shape, dtype, options, smaller, near, monkeypatch):
     """dlib's with five blocks of fourteen: exporting takes as long as there are layers."""

@@ -128,6 +128,23 @@ def test_a_block_that_halves_fills_up_with_zeros():
                 assert float(out[0, channel, row, column]) == pytest.approx(max(0.0, wanted), abs=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"crop": 8}, {"eyes": (2, 4, 6, 5)}], ids=["middle", "eyes"])
+def test_a_mirrored_embedding_is_the_mean_over_both_pictures(options):
+    x = torch.rand(3, 3, 12, 10, generator=torch.Generator().manual_seed(1))
+    turned = {"eyes": (3, 5, 7, 4)} if "eyes" in options else options  # 9 - 6, 9 - 2: the eyes have changed places
+    plain, other, both = (
+        build("dlib-face", (3, 12, 10), 5, seed=2, size=103, **some).eval()
+        for some in (options, turned, {**options, "mirror": True})
+    )
+    with torch.no_grad():
+        wanted = torch.stack([plain(one[None])[0] / 2 + other(one[None].flip(3))[0] / 2 for one in x])
+        assert torch.allclose(both(x), wanted, atol=1e-5)
+        assert not torch.allclose(both(x), plain(x), atol=1e-3)
+        if "crop" in options:  # of 12 pixels down and 10 across the middle is the same from either side
+            assert torch.allclose(both(x.flip(3)), both(x), atol=1e-5)
+    assert list(both.state_dict()) == list(plain.state_dict())
+
+
 def test_grey_pictures_are_grey_in_three_channels():
     net = build("dlib-face", (1, 12, 12), 4, size=103)
     x = torch.rand(2, 1, 12, 12, generator=torch.Generator().manual_seed(0))
