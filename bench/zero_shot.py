@@ -7,7 +7,7 @@ trained, so all of these are shown and none is chosen; `--only eyes crop=56` tak
 case; a case that is there is not repeated, and several processes share a file (`bench/sharing.py`).
 
 Where the eyes are is a setting all the same. `--only looked-for` has six places for them, with mirror images and
-without, and the last table chooses among them as LFW's protocol has it: for each fold by pairs of the people who are
+without, and its table chooses among them as LFW's protocol has it: for each fold by pairs of the people who are
 in none of its pairs, then measured on that fold.
 """
 
@@ -17,7 +17,6 @@ import argparse
 import statistics
 import sys
 import time
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,16 +109,19 @@ def outside(bench: Bench, judged: Measured) -> list[float]:
 
 
 def print_chosen(lines: list[dict[str, Any]]) -> None:
-    """Of the cases, the best outside of each fold, measured on that fold; with mirror images and without."""
-    print("\n| mirror images | chosen in ten folds | mean of the ten folds |\n|---|---|---:|")
+    """Every case, and of those with mirror images and of those without: in how many folds it is the best outside."""
+    print(
+        "| eyes | mirror images | outside of a fold | mean of the ten folds | all pairs [95 % by person] | chosen in |"
+    )
+    print("|---|---|---:|---:|---:|---:|")
     for mirror in (False, True):
         some = [line for line in lines if bool(line["key"]["options"].get("mirror")) == mirror]
-        if some:
-            best = [min(some, key=lambda line: line["outside_by_fold"][fold]) for fold in range(10)]
-            taken = Counter(str(line["key"]["options"]["eyes"]) for line in best)
-            mean = statistics.fmean(line["eer_by_fold"][fold] for fold, line in enumerate(best))
-            said = ", ".join(f"{eyes} in {times}" for eyes, times in taken.most_common())
-            print(f"| {'both' if mirror else 'none'} | {said} | {100 * mean:.2f} |")
+        best = [min(some, key=lambda line: line["outside_by_fold"][fold]) for fold in range(10) if some]
+        for line in some:
+            outer, inner = (100 * statistics.fmean(line[f"{name}_by_fold"]) for name in ("outside", "eer"))
+            times = f"{sum(one is line for one in best)} of 10"
+            row = [str(line["key"]["options"]["eyes"]), "both" if mirror else "none", f"{outer:.2f}", f"{inner:.2f}"]
+            print("|", " | ".join([*row, with_interval(line["eer"], 2), times]), "|")
 
 
 def main() -> None:
@@ -145,6 +147,9 @@ def main() -> None:
         {"kind": kind, "options": options, "how": how, "trials": args.trials, **more} for kind, options, how in asked
     ]
     share(args.file, keys, lambda key: measured(args, key))
+    if looked_for:
+        print_chosen([line for line in map(partial(look_up, args.file), keys) if line is not None])
+        return
     print("| encoder | samples | compared by | pairs | people | EER [95 % by person] | by fold | accuracy over folds |")
     print("|---|---|---|---:|---:|---:|---:|---:|")
     for key in keys:
@@ -160,8 +165,6 @@ def main() -> None:
         mean = f"{100 * statistics.fmean(each):.2f}" if each else "-"
         row = [key["kind"], said, key["how"], f"{pairs:,}", f"{found['people']:,}", rate, mean, accuracy]
         print("|", " | ".join(row), "|")
-    if looked_for:
-        print_chosen([line for line in map(partial(look_up, args.file), keys) if line is not None])
 
 
 def _said(options: dict[str, Any]) -> list[str]:
