@@ -293,13 +293,14 @@ def compared(args: argparse.Namespace, run: Run, federation: Federation, bootstr
 def key_of(args: argparse.Namespace, phase: str, name: str, kind: str) -> Tables:
     """What tells a run from the others of the file, but for its rate, fold and seed."""
     asked = {"phase": phase, "data": args.data, "method": name, "kind": kind, "keep": args.keep, "warm": args.warm}
-    return {**asked, **_said_since(args), "net": args.net, "rank": args.rank if kind == "adapters" else 0}
+    return {**asked, **_said_since(args, phase), "net": args.net, "rank": args.rank if kind == "adapters" else 0}
 
 
-def _said_since(args: argparse.Namespace) -> Tables:
+def _said_since(args: argparse.Namespace, phase: str) -> Tables:
     """What older files do not say, where it differs from what held then."""
     weights = {} if args.weights == "samples" else {"weights": args.weights}
     more = {"augment": args.augment, "people": args.people, "server": "adam" if args.server == "adam" else ""}
+    more |= frontier.alike(args.data) if phase == "choose" else {}
     return {**weights, **{name: value for name, value in more.items() if value}}
 
 

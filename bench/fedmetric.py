@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
-from frontier import base  # noqa: E402
+from frontier import alike, base  # noqa: E402
 from sharing import finished, share  # noqa: E402
 from torch import Tensor  # noqa: E402
 
@@ -233,6 +233,7 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
         left = list(range(len(settings)))
         for rung in rungs(len(settings), args.rounds):
             common = {"phase": "choose", "data": args.data, "method": name, "seed": 0, "rounds": rung}
+            common |= alike(args.data)
             keys = [{**common, "setting": number} for number in left]
             if share(args.file, keys, one, wait=True):
                 return  # the time is up

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selfsame.data.federation import Federation, Samples, Trials
 from selfsame.errors import SelfsameError
@@ -15,6 +16,7 @@ from selfsame.streams import host_generator
 APART = ("auto", "people", "samples")
 OPTIONS = {"apart": "", "apart_share": 0.0}  # that every data set takes
 _SHARE = {"people": 0.2, "samples": 0.1}
+_MOST_TIMES = 3  # the samples of the median person that one who is set apart gives
 
 
 def set_apart(federation: Federation, apart: str, share: float = 0.0) -> Federation:
@@ -101,8 +103,10 @@ def _people_apart(federation: Federation, share: float) -> int | None:
 def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> Federation:
     """The federation without its test: a share of the people whom it trains on take the place of unseen ones.
 
-    Test samples are the validation samples of those who are left, if there are any. Who is set apart follows from the
-    seed alone. What is chosen here is then measured on the whole federation, whose test nobody has seen.
+    Pairs of a person grow with the square of its samples, and one with hundreds would be judged almost alone: nobody
+    who is set apart gives more than three times as many as the median person. Test samples are the validation samples
+    of those who are left, if there are any. Who is set apart follows from the seed alone. What is chosen here is then
+    measured on the whole federation, whose test nobody has seen.
     """
     people = federation.class_of_N.unique()
     count = _people_apart(federation, share)
@@ -117,10 +121,13 @@ def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> F
     away_N = apart_C[federation.class_of_N]
     number_C = (~apart_C).long().cumsum(0) - 1  # of the classes that stay, from 0 on
     source: Any = federation.source  # every kind has the first sample of each client in `start_N`
+    most = most_samples(federation.count_N[away_N])
     samples = [
-        source.rows(client_1, torch.arange(int(federation.count_N[client_1]))[None])[0]
+        source.rows(client_1, _evenly(int(federation.count_N[client_1]), most)[None])[0]
         for client_1 in away_N.nonzero().flatten().split(1)
     ]
+    fewer = int((federation.count_N[away_N] > most).sum())
+    limit = (f"of {fewer} of them {most} samples, so that nobody is judged almost alone",) if fewer else ()
     label = [torch.full((len(part),), number) for number, part in enumerate(samples)]
     kept = federation.validation
     test = Samples(federation.test.x[:0].clone(), kept.y[:0].clone())  # a view would hold the whole test
@@ -137,5 +144,17 @@ def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> F
         validation=Samples.none(),
         trials=Trials.none(),
         class_names=(),
-        notes=(*federation.notes, f"for choosing settings: {count} of {len(people)} people set apart"),
+        notes=(*federation.notes, f"for choosing settings: {count} of {len(people)} people set apart", *limit),
     )
+
+
+def most_samples(count_A: Tensor) -> int:
+    """How many samples one of these people gives at most, by how many they have; who has one sample has no pair."""
+    some = count_A[count_A > 1].double()
+    return max(2, round(_MOST_TIMES * some.quantile(0.5).item())) if len(some) else 2
+
+
+def _evenly(count: int, most: int) -> Tensor:
+    """The places of at most `most` of `count` samples, as far apart as can be."""
+    kept = min(count, most)
+    return torch.arange(kept) * count // kept

@@ -295,11 +295,16 @@ def _unseen_pairs(bench: Bench) -> Measured:
         raise Inapplicable(str(error)) from None
     score = pair_scores(bench.method, bench.unseen_emb(some.place_S), left, right)
     scored = Scored(score, same, some.person_S[left], some.person_S[right])
-    size = np.unique(some.person_S, return_counts=True)[1]
-    genuine = int((size * (size - 1) // 2).sum())
+    person_P, size = np.unique(some.person_S, return_counts=True)
+    pairs_P = size * (size - 1) // 2
+    genuine = int(pairs_P.sum())
     total = len(some.person_S) * (len(some.person_S) - 1) // 2
     drawn = f"{len(scored):,} of {total:,} pairs ({genuine:,} of one person), drawn evenly with seed {bench.seed}"
-    notes = (*([some.note] if some.note else []), *([drawn] if len(scored) < total else []))
+    most = int(pairs_P.argmax())
+    name, part = bench.name_of(int(person_P[most])), 100 * pairs_P[most] / genuine
+    alone = f"{part:.0f} % of the pairs of one person are {name}'s alone"
+    said = (some.note, drawn if len(scored) < total else "", alone if 2 * pairs_P[most] > genuine else "")
+    notes = tuple(note for note in said if note)
     return Measured("unseen pairs", "samples of unseen people, two by two", scored, pairs=True, notes=notes)
 
 

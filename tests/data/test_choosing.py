@@ -210,3 +210,28 @@ def places(federation):
     """The row numbers that a federation holds."""
     parts = (federation.source, federation.test, federation.unseen, federation.validation)
     return [part.x.row.tolist() for part in parts if isinstance(part.x, Rows)]
+
+
+def test_nobody_who_is_set_apart_is_judged_almost_alone():
+    counts = [2, 3, 2, 4, 40, 2, 3, 2, 50, 2]
+    x = torch.arange(sum(counts), dtype=torch.float32)[:, None, None, None]
+    y = torch.repeat_interleave(torch.arange(10), torch.tensor(counts))
+    none = Samples(x[:0], y[:0])
+    made = for_choosing(from_classes("skewed", x, y, test=none, unseen=none), 0.8, seed=0)
+    given = made.unseen.y.bincount().tolist()
+    there = [count for count, label in zip(counts, range(10), strict=True) if label not in _left(made, y)]
+    median = sorted(there)[len(there) // 2 - 1 : len(there) // 2 + 1]
+    most = max(2, round(3 * sum(median) / 2))
+    assert max(there) >= 40 and given == [min(count, most) for count in there]
+    assert len(made.unseen.x.flatten().unique()) == sum(given)
+    (large,) = {place for place in range(len(there)) if there[place] == max(there)}
+    places = made.unseen.x.flatten()[made.unseen.y == large]
+    gaps = places.diff()
+    assert gaps.min() >= max(there) // most and gaps.max() <= -(-max(there) // most)
+    assert "nobody is judged almost alone" in made.notes[-1]
+    assert "nobody" not in for_choosing(small(), 0.3, seed=1).notes[-1]
+
+
+def _left(made, label):
+    """The classes that still train, by the numbers that their first samples are."""
+    return {int(label[start]) for start in made.source.start_N.tolist()}

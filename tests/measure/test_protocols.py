@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from selfsame.config.recipe import from_mapping
+from selfsame.data.federation import Samples, from_classes
 from selfsame.device.thresholds import balanced
+from selfsame.engine.setup import prepare
 from selfsame.errors import SelfsameError
 from selfsame.measure import protocols as module
 from selfsame.measure.protocols import Portions, portioned_accuracy
@@ -50,3 +53,14 @@ def test_fdml_accuracy_says_what_it_needs():
     person = np.repeat(np.arange(30), 40)[:-30]  # the last one has ten
     with pytest.raises(SelfsameError, match="21 people with 40 samples are needed, there are 2 of 3"):
         portioned_accuracy(ANGLE, torch.zeros(1, 1), person[-90:], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(("most", "said"), [(12, ["96 % of the pairs of one person are person 5's alone"]), (3, [])])
+def test_a_person_who_has_most_of_the_pairs_is_named(most, said):
+    counts = torch.tensor([2, 2, 2, most])
+    unseen = Samples(torch.rand(int(counts.sum()), 3), torch.repeat_interleave(torch.arange(2, 6), counts))
+    x, y = torch.rand(4, 3), torch.tensor([0, 0, 1, 1])
+    data = from_classes("skewed", x, y, test=Samples(x[:0], y[:0]), unseen=unseen)
+    problem = prepare(from_mapping({"method": {"name": "fedhide"}, "net": {"name": "mlp", "width": 3}}), data)
+    bench = module.Bench(ANGLE, data, problem.world, torch.empty(0), lambda raw, client=None: raw, False, 0, 1000)
+    assert list(module.PROTOCOLS["unseen pairs"](bench).notes) == said
