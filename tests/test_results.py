@@ -298,11 +298,12 @@ def test_the_published_face_encoder_is_what_the_kept_cases_say():
         mean, rate = 100 * statistics.fmean(line["eer_by_fold"]), line["eer"]
         whole, low, high = (100 * rate[name] for name in ("value", "low", "high"))
         end = f"| {mean:.2f} | {whole:.2f} [{low:.2f}, {high:.2f}] |"
-        begin = f"| `{option[0]} = {option[1]}`"
+        mirror = "mirror" in line["key"]["options"]
+        begin = f"| `{option[0]} = {option[1]}`{', mirror images' * mirror} |"
         rows = [row for row in text.splitlines() if row.startswith(begin) and how in row.lower() and row.endswith(end)]
         assert len(rows) == 1, (begin, how, end)
-        means[option[0], how] = mean
-    assert len(means) == 4
+        means[option[0] + " mirrored" * mirror, how] = mean
+    assert len(means) == 6
     runs = [json.loads(line) for line in (KEPT / "adapt-lfw.jsonl").read_text().splitlines()]
     before = {
         run["key"]["fold"]: run["before"]["value"]
