@@ -103,6 +103,28 @@ def test_faces_of_six_methods_are_what_the_kept_runs_say():
         assert row in text, row
 
 
+def test_fdml_on_touch_is_what_its_pages_say():
+    found = {}
+    for number in ("i", "ii", "iii"):
+        page = json.loads((RESULTS / "papers" / "fdml" / f"table-{number}.json").read_text(encoding="utf-8"))
+        (part,) = (part for part in page["parts"] if part["recipe"] == "fdml-touchauth")
+        found |= {one["title"]: one["figures"]["vii_c"]["measured"] for one in part["variants"]}
+    text = (RESULTS / "fdml.md").read_text(encoding="utf-8")
+
+    def row(*titles):
+        return "| " + ", ".join(f"{found[title]:.1f}" for title in titles)
+
+    assert f"| FDML {row('FDML')} |" in text and f"| untrained, the control {row('untrained network')} |" in text
+    assert f"| fixed vectors, the control {row('fixed vectors')} |" in text
+    assert all(f"| FL, lr {rate} {row(f'FL, lr {rate}')} |" in text for rate in ("0.1", "0.01"))
+    for how in ("uc", "as"):
+        lost = [f"FDML, exceptions, dropout {share}, strategy {how}" for share in (0.2, 0.4, 0.6)]
+        assert f"| exceptions 0.2, 0.4, 0.6, {how.upper()} {row(*lost)}" in text
+    assert f"| rate_p 0.8, 0.6 {row('FDML, rate_p, response 0.8', 'FDML, rate_p, response 0.6')} |" in text
+    noise = [found[f"FDML, epsilon {epsilon}, response 1.0"] for epsilon in (8, 4)]
+    assert "has {:.1f} at the paper's epsilon 8 (paper 80.55) and {:.1f} at 4".format(*noise) in text
+
+
 def test_places_of_the_eyes_are_what_the_kept_cases_say(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     asked = [str(KEPT / "zero-shot-lfw.jsonl"), "--face", "kept", "--only", "looked-for"]
