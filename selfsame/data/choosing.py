@@ -121,7 +121,7 @@ def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> F
     away_N = apart_C[federation.class_of_N]
     number_C = (~apart_C).long().cumsum(0) - 1  # of the classes that stay, from 0 on
     source: Any = federation.source  # every kind has the first sample of each client in `start_N`
-    most = most_samples(federation.count_N[away_N])
+    most = _most_samples(federation.count_N[away_N])
     samples = [
         source.rows(client_1, _evenly(int(federation.count_N[client_1]), most)[None])[0]
         for client_1 in away_N.nonzero().flatten().split(1)
@@ -148,7 +148,7 @@ def for_choosing(federation: Federation, share: float = 0.2, seed: int = 0) -> F
     )
 
 
-def most_samples(count_A: Tensor) -> int:
+def _most_samples(count_A: Tensor) -> int:
     """How many samples one of these people gives at most, by how many they have; who has one sample has no pair."""
     some = count_A[count_A > 1].double()
     return max(2, round(_MOST_TIMES * some.quantile(0.5).item())) if len(some) else 2

@@ -58,8 +58,10 @@ def test_fdml_accuracy_says_what_it_needs():
 @pytest.mark.parametrize(("most", "said"), [(12, ["96 % of the pairs of one person are person 5's alone"]), (3, [])])
 def test_a_person_who_has_most_of_the_pairs_is_named(most, said):
     counts = torch.tensor([2, 2, 2, most])
-    unseen = Samples(torch.rand(int(counts.sum()), 3), torch.repeat_interleave(torch.arange(2, 6), counts))
-    x, y = torch.rand(4, 3), torch.tensor([0, 0, 1, 1])
+    drawn = torch.Generator().manual_seed(0)
+    label = torch.repeat_interleave(torch.arange(2, 6), counts)
+    unseen = Samples(torch.rand(len(label), 3, generator=drawn), label)
+    x, y = torch.rand(4, 3, generator=drawn), torch.tensor([0, 0, 1, 1])
     data = from_classes("skewed", x, y, test=Samples(x[:0], y[:0]), unseen=unseen)
     problem = prepare(from_mapping({"method": {"name": "fedhide"}, "net": {"name": "mlp", "width": 3}}), data)
     bench = module.Bench(ANGLE, data, problem.world, torch.empty(0), lambda raw, client=None: raw, False, 0, 1000)
