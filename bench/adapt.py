@@ -95,7 +95,7 @@ OWN_RATES: dict[tuple[str, str], tuple[float, ...]] = {
     ("FedUV", "adapters"): (0.003, 0.01, 0.03, 0.1),
 }
 # Adam's learning rate is the server's, the same for every method; a client's own vector learns by SGD at ADAM_VECTORS.
-ADAM_RATES = {"last": (0.0003, 0.001, 0.003, 0.01), "adapters": (0.0001, 0.0003, 0.001, 0.003),
+ADAM_RATES = {"last": (0.0003, 0.001, 0.003, 0.01), "adapters": (0.0001, 0.0003, 0.001, 0.003, 0.01),
               "all": (0.000003, 0.00001, 0.00003, 0.0001)}  # fmt: skip
 ADAM = {**frontier.ADAM, "epsilon": 1e-10, "schedule": "cosine"}
 ADAM_VECTORS = 0.001
@@ -345,8 +345,10 @@ def tried(args: argparse.Namespace, name: str, kind: str) -> dict[float, list[fl
 def chosen(args: argparse.Namespace, name: str, kind: str) -> float | None:
     """The rate that was best on the people set apart, by the mean of its seeds: one that diverges now and then is not.
 
-    Of rates of which some have more seeds, those are compared.
+    Of rates of which some have more seeds, those are compared. A single one of --rates was chosen elsewhere.
     """
+    if args.rates and len(args.rates) == 1:
+        return float(args.rates[0])
     found = tried(args, name, kind) or tried(args, name.removesuffix(", sums"), kind)
     most = max((len(values) for values in found.values()), default=0)
     means = {rate: statistics.mean(values) for rate, values in found.items() if len(values) == most}
@@ -460,7 +462,7 @@ def main() -> None:
     parser.add_argument(
         "--features", type=Path, help="file that keeps what the constant layers make of samples; one for each encoder"
     )
-    parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried")
+    parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried, or the one to measure with")
     parser.add_argument("--rank", type=int, default=4, help="of adapters")
     parser.add_argument("--choosing", type=int, default=1, help="seeds of every rate that is tried")
     parser.add_argument("--rounds", type=int, default=0)

@@ -18,24 +18,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
-_SALT = 0x5851F42D
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+SALT = 0x5851F42D
 _CACHED = 2**16  # numbers drawn at a time on the CPU
-_MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
-_MIX2 = -7723592293110705685  # 0x94D049BB133111EB
+MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+MIX2 = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def _mix(z: Tensor) -> Tensor:
     """The splitmix64 finaliser; torch shifts int64 arithmetically, so the copied sign bits are masked away."""
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MIX1
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MIX2
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * MIX1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * MIX2
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
 def _bits(key_M1: Tensor, first: int, end: int) -> Tensor:
     """The 64 random bits of the numbers from `first` to `end`."""
     # The xor keeps torch.compile from treating the product as an index, which may not exceed 64 bits.
-    return _mix(key_M1 + (torch.arange(first, end, device=key_M1.device) ^ _SALT) * _GOLDEN)
+    return _mix(key_M1 + (torch.arange(first, end, device=key_M1.device) ^ SALT) * GOLDEN)
 
 
 def _uniform(bits: Tensor) -> Tensor:
@@ -83,8 +83,8 @@ class Stream:
 
     def fold(self, part: int | Tensor) -> Stream:
         """A stream independent of this one for every different ``part``."""
-        step = _wrap(part * _GOLDEN) if isinstance(part, int) else part * _GOLDEN
-        return Stream(_mix(self.key_M * _MIX1 + step + 1))
+        step = _wrap(part * GOLDEN) if isinstance(part, int) else part * GOLDEN
+        return Stream(_mix(self.key_M * MIX1 + step + 1))
 
     def bits(self, *shape: int) -> Tensor:
         """64 random bits per number: int64 of shape (M, *shape)."""

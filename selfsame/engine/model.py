@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +17,7 @@ from selfsame.methods.base import Fields
 from selfsame.nets.coupling import batch_coupled
 from selfsame.nets.fast import Passes, passes_for
 from selfsame.nets.learned import DOWN, UP, Learned
+from selfsame.nets.own_kernels import OwnKernels
 from selfsame.nets.tied import further_names, tie
 
 _HERE = Machine()
@@ -236,7 +238,8 @@ class Model:
             return torch.stack([emb.detach() for emb in each]), in_turn
 
         def one(x_B: Tensor, pull_BD: Tensor) -> Tensor:
-            back = vjp(lambda theta: self.embed_eager(theta, x_B), theta_P)[1]
+            with OwnKernels() if self.device.type == "cuda" else nullcontext():
+                back = vjp(lambda theta: self.embed_eager(theta, x_B), theta_P)[1]
             found: Tensor = back(pull_BD)[0][: self.size]
             return found
 

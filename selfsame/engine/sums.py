@@ -76,14 +76,19 @@ class Sums:
 
         With the chance `quiet` a device sends zero instead, with the same noise on it as on any other.
         """
-        if self.quiet:
-            weight_M = torch.where(draw("quiet", client_M).uniform(1)[:, 0] < self.quiet, 0, weight_M)
+        weight_M = self._unless_quiet(client_M, weight_M, draw)
         if self.code is None:
             share_M1 = weight_M[:, None].to(update_MP.dtype)
             return torch.cat([shortened(update_MP, self.clip) * share_M1, share_M1], 1)
         size = update_MP.shape[1]
         normal_MP = draw("sum noise", client_M).normal(size) if self.code.noise else None
         return self.code.contribution(update_MP, weight_M, draw("rounding", client_M).uniform(size), normal_MP)
+
+    def _unless_quiet(self, client_M: Tensor, weight_M: Tensor, draw: Draw) -> Tensor:
+        """The weights, zero for devices that chance has keep quiet."""
+        if not self.quiet:
+            return weight_M
+        return torch.where(draw("quiet", client_M).uniform(1)[:, 0] < self.quiet, 0, weight_M)
 
     def mean(self, sum_P: Tensor, draw: Draw) -> Tensor:
         """The weighted mean update of a whole group's sum, (P,) in double precision."""
@@ -108,6 +113,11 @@ class Sums:
 
         Where the round releases nothing, nobody is a member.
         """
+        if self.code is not None and not last:
+            counted_M = torch.where(fresh_M, self._unless_quiet(client_M, weight_M, draw), 0)
+            at_once_P = self.code.summed(update_MP, counted_M, draw("rounding", client_M))
+            if at_once_P is not None:
+                return self.mean(at_once_P, draw)
         sum_P = self.nothing(update_MP[0])
         standing_M = torch.zeros_like(fresh_M)
         if last:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from selfsame.errors import SelfsameError
+from selfsame.streams import Stream
 
 _CACHED = 2**16  # numbers in work at a time on the CPU
 _TAIL = 8.0  # deviations of a device's own noise beyond which it is cut
@@ -73,6 +74,21 @@ class FixedPoint:
                 value.add_(normal_MP[:, some].double().clamp_(-_TAIL, _TAIL), alpha=self.noise)
             sent[:, some] = value.div_(self.step).add_(uniform_MP[:, some]).floor_().to(torch.int64)
         return sent
+
+    def summed(self, update_MP: Tensor, weight_M: Tensor, rounding: Stream) -> Tensor | None:
+        """The sum of contributions without noise, (P + 1,), by one kernel on CUDA; None where that does not fit."""
+        if self.noise or update_MP.device.type != "cuda":
+            return None
+        try:
+            from selfsame.privacy import fixed_cuda
+        except ImportError:
+            return None
+        if not fixed_cuda.supported(update_MP):
+            return None
+        shorter_M = shortening(update_MP, self.clip)[:, 0]
+        share_M = weight_M.double() / self.cap
+        sum_P = fixed_cuda.add_up(update_MP, shorter_M, share_M, rounding.key_M, self.reach, self.step)
+        return torch.cat([sum_P, weight_M.sum(dtype=torch.int64)[None]])
 
     def mean(self, sum_P: Tensor) -> tuple[Tensor, int]:
         """(the weighted mean of the updates, their weight) of a sum modulo 2^bits, in double precision."""
