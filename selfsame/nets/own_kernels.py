@@ -43,11 +43,21 @@ class _Convolution(torch.autograd.Function):
         if wanted_x:
             grad_x = conv2d_input(x_BIHW.shape, kernel, pull_BOHW, stride, padding, dilation)
         if wanted_kernel:
-            columns_BKL = F.unfold(x_BIHW, kernel.shape[2:], dilation, padding, stride)
+            columns_BKL = _columns(x_BIHW, kernel.shape[2:], *ctx.terms)
             grad_kernel = _products(pull_BOHW.flatten(2), columns_BKL).reshape(kernel.shape)
         if wanted_bias:
             grad_bias = pull_BOHW.sum((0, 2, 3))
         return grad_x, grad_kernel, grad_bias, None, None, None
+
+
+def _columns(x_BIHW: Tensor, size: torch.Size, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """What the kernel meets at each place: as `F.unfold`, which on CUDA takes one image after another."""
+    if dilation != (1, 1):
+        return F.unfold(x_BIHW, size, dilation, padding, stride)
+    (high, wide), (down, along) = padding, stride
+    padded = F.pad(x_BIHW, (wide, wide, high, high)) if high or wide else x_BIHW
+    seen = padded.unfold(2, size[0], down).unfold(3, size[1], along)  # (B, I, rows, columns, kernel's, kernel's)
+    return seen.permute(0, 1, 4, 5, 2, 3).flatten(1, 3).flatten(2)
 
 
 def _products(pull_BOL: Tensor, columns_BKL: Tensor) -> Tensor:
