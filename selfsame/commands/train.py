@@ -133,13 +133,14 @@ def resume(
         int,
         typer.Option(min=0, help="Pause after this round, with a checkpoint and its figures.", show_default="the last"),
     ] = 0,
+    device: Device = None,
     trust_code: TrustCode = False,
     parent: Annotated[int, typer.Option(hidden=True, help="End after the round when this process has gone.")] = 0,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint. A finished one is shown again.
 
-    With --rounds the schedule of the learning rate becomes that of so many rounds.
+    With --rounds the schedule of the learning rate becomes that of so many rounds. With --device it goes on there.
     """
     from selfsame.runs.claim import claimed
     from selfsame.runs.run import load_run
@@ -147,7 +148,7 @@ def resume(
 
     with among_ranks() as ranks, claimed(run) if ranks.first else nullcontext():
         with loading(quiet or not ranks.first):
-            current = load_run(run, ranks=ranks, trust_code=trust_code, path=path, rounds=rounds)
+            current = load_run(run, ranks=ranks, trust_code=trust_code, path=path, rounds=rounds, device=device)
         if not ranks.agree(current.done and (run / "result.json").is_file()):
             shown = train_and_keep(current, quiet, until=until, parent=parent)
         else:

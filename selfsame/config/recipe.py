@@ -303,14 +303,18 @@ def to_mapping(recipe: Recipe) -> dict[str, Any]:
 
 
 def differences(one: Recipe, two: Recipe) -> list[str]:
-    """The keys in which two recipes differ, as run.rounds; the title and where files lie make no other run."""
+    """The keys in which two recipes differ, as run.rounds.
+
+    The title, where files lie and the device that it runs on make no other run.
+    """
+    elsewhere = ("data.path", "net.start", "run.device")
     left, right = to_mapping(one), to_mapping(two)
     keys = {f"{part}.{key}": (part, key) for part in PARTS for key in (*left[part], *right[part])}
     missing = object()
     return [
         name
         for name, (part, key) in keys.items()
-        if name not in ("data.path", "net.start") and left[part].get(key, missing) != right[part].get(key, missing)
+        if name not in elsewhere and left[part].get(key, missing) != right[part].get(key, missing)
     ]
 
 

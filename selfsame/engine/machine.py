@@ -40,7 +40,9 @@ def choose_machine(run: RunPart) -> Machine:
     except RuntimeError:
         raise SelfsameError(f"run.device: {name!r} is not a device; try cpu, cuda or cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise SelfsameError("run.device: cuda asked for, but this PyTorch sees no CUDA device")
+        raise SelfsameError(
+            "run.device: cuda asked for, but this PyTorch sees no CUDA device; name another with --device"
+        )
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
         raise SelfsameError(f"run.device: {name} asked for, there are {torch.cuda.device_count()} CUDA devices")
     if device.type not in ("cpu", "cuda"):

@@ -238,7 +238,7 @@ class Model:
             return torch.stack([emb.detach() for emb in each]), in_turn
 
         def one(x_B: Tensor, pull_BD: Tensor) -> Tensor:
-            with OwnKernels() if self.device.type == "cuda" else nullcontext():
+            with OwnKernels(len(x_MB)) if self.device.type == "cuda" else nullcontext():
                 back = vjp(lambda theta: self.embed_eager(theta, x_B), theta_P)[1]
             found: Tensor = back(pull_BD)[0][: self.size]
             return found

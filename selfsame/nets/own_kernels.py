@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 from torch.overrides import TorchFunctionMode
 
+_MOST = 2**32
 Pair = tuple[int, int]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, None, None, None]
 
@@ -68,14 +69,21 @@ def _products(pull_BOL: Tensor, columns_BKL: Tensor) -> Tensor:
 
 
 class OwnKernels(TorchFunctionMode):
-    """Within it, convolutions of images in one group are those of this module."""
+    """Within it, convolutions of images in one group are those of this module, where unfolding takes not too much.
+
+    `clients`: how many `vmap` takes at once; `most`: the bytes that their unfolded inputs may take.
+    """
+
+    def __init__(self, clients: int, most: int = _MOST) -> None:
+        super().__init__()
+        self.clients, self.most = clients, most
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.conv2d:
             terms = _terms(*args, **(kwargs or {}))
-            if terms is not None:
+            if terms is not None and self.clients * _unfolded(*terms) <= self.most:
                 return _Convolution.apply(*terms)
         return func(*args, **(kwargs or {}))
 
@@ -88,6 +96,15 @@ def _terms(
     if input.dim() != 4 or groups != 1 or isinstance(padding, str):
         return None
     return input, weight, bias, _pair(stride), _pair(padding), _pair(dilation)
+
+
+def _unfolded(x: Tensor, kernel: Tensor, _: Tensor | None, stride: Pair, padding: Pair, dilation: Pair) -> int:
+    """The bytes of one client's unfolded input."""
+    places = [
+        (x.shape[2 + axis] + 2 * padding[axis] - dilation[axis] * (kernel.shape[2 + axis] - 1) - 1) // stride[axis] + 1
+        for axis in (0, 1)
+    ]
+    return len(x) * kernel[0].numel() * places[0] * places[1] * x.element_size()
 
 
 def _pair(value: int | Pair) -> Pair:

@@ -40,6 +40,7 @@ class Standing:
     differs: tuple[str, ...] = ()  # the keys in which the run that lies there is another one
     view: RunView | None = None  # of a run that has ended, well or not
     place: str = ""  # where its data lay
+    device: str = ""  # what it ran on
 
     @property
     def words(self) -> str:
@@ -71,7 +72,7 @@ def standing(folder: Path, recipe: Recipe, untrained: bool = False) -> Standing:
         untrained or _whole(shown, done) >= stored.run.rounds or shown.diverged
         or ended_early(shown.history, stored.run.patience)
     )  # fmt: skip
-    return Standing(True, done, tuple(differs), shown if ended else None, stored.data.path)
+    return Standing(True, done, tuple(differs), shown if ended else None, stored.data.path, stored.run.device)
 
 
 def _whole(shown: RunView, done: int) -> int:
@@ -154,11 +155,18 @@ class Campaign:
         now, wanted = self.there[job.folder], placed(job.recipe).data.path
         return now.there and bool(wanted) and wanted != now.place
 
+    def _elsewhere(self, job: Job) -> bool:
+        """Whether a run is to go on on another device than it began on."""
+        now = self.there[job.folder]
+        return now.there and now.device != job.recipe.run.device
+
     def open(self, job: Job, federation: Federation) -> Run:
         """The run, from its last checkpoint or from the beginning."""
         if (job.folder / "recipe.toml").is_file():
             path = Path(job.recipe.data.path) if self._moved(job) else None
-            return load_run(job.folder, federation, trust_code=True, path=path)  # the recipe there is being run
+            device = job.recipe.run.device
+            # the recipe there is being run
+            return load_run(job.folder, federation, trust_code=True, path=path, device=device)
         return start(job.recipe, job.folder, federation)
 
     def measure_untrained(self, work: list[tuple[Job, Federation]]) -> list[tuple[Job, Federation]]:
@@ -184,7 +192,7 @@ class Campaign:
         """
         for job, federation in work:
             new = not (job.folder / "recipe.toml").is_file()
-            if new or self._moved(job):  # processes read from its recipe where data lie
+            if new or self._moved(job) or self._elsewhere(job):  # processes read both from its recipe
                 self.open(job, federation)
         folders = [job.folder for job, _ in work]
         work.clear()  # the processes load the data by themselves

@@ -221,9 +221,9 @@ class Reprint:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = key, load_data(job.recipe.data)
         if job.variant.untrained:
-            return as_untrained(load_run(job.folder, self._loaded[1], trust_code=True))
+            return as_untrained(load_run(job.folder, self._loaded[1], trust_code=True, device=job.recipe.run.device))
         place = Path(job.recipe.data.path) if job.recipe.data.path else None  # where the data are now
-        return open_run(job.folder, place, federation=self._loaded[1], trust_code=True)
+        return open_run(job.folder, place, job.recipe.run.device, federation=self._loaded[1], trust_code=True)
 
     def plain(self, exhibit: Exhibit) -> Plain:
         """What an exhibit's page says, ready for JSON.

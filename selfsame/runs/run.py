@@ -117,17 +117,21 @@ def load_run(
     trust_code: bool = False,
     path: Path | None = None,
     rounds: int | None = None,
+    device: str | None = None,
 ) -> Run:
     """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
 
-    `path`: where its data is now, `rounds`: how many it shall have; its recipe says both from then on. With several
-    ranks, each calls this; rank 0 reads the folder and tells the others.
+    `path`: where its data is now, `rounds`: how many it shall have, `device`: where it goes on; its recipe says so from
+    then on. With several ranks, each calls this; rank 0 reads the folder and tells the others.
     """
     recipe = placed(stored_recipe(folder, trust_code), path) if ranks.first else Recipe()
     if recipe.net.whitened:
         raise SelfsameError(f"{folder}: whitened when training had ended; go on with the run that it was made of")
     if ranks.first and rounds is not None:
         recipe = _longer(recipe, folder, rounds)
+    changed = path is not None or rounds is not None or device not in (None, recipe.run.device)
+    if ranks.first and device is not None:
+        recipe = replace(recipe, run=replace(recipe.run, device=device))
     if ranks.first and federation is None and not (folder / SAMPLES).is_file():
         with_data(recipe, folder)
     if ranks.active:
@@ -137,7 +141,7 @@ def load_run(
     problem = prepare(recipe, federation, ranks, folder=folder)
     if ranks.first:
         problem = _known(problem, folder)
-        if path is not None or rounds is not None:
+        if changed:
             write(folder / "recipe.toml", to_toml(problem.recipe).encode())
     saved = folder / "checkpoint" / "state.safetensors"
     state = begin(problem, initially_present(recipe, problem.world.clients), blank=saved.is_file())

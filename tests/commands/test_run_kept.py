@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from trees import people_tree, put
 
 from selfsame.config.recipe import read_toml
@@ -83,6 +84,18 @@ def test_data_that_has_moved(trained, tmp_path, monkeypatch):
         assert f"its data is not at {stored}" in said and "--path" in said
     assert trained("resume", "../run", "--path", "../people", "--quiet")[0] == 0
     assert trained("evaluate", "../run", "--bootstrap", "0")[0] == 0  # the recipe says now where it is
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a device that is not there is asked for")
+def test_a_run_goes_on_on_another_device(trained):
+    recipe = Path("run/recipe.toml")
+    recipe.write_text(recipe.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    assert "this PyTorch sees no CUDA device; name another with --device" in refused(trained, "resume", "run")
+    before = recipe.read_bytes()
+    assert "--device" in refused(trained, "resume", "run", "--rounds", "3") and recipe.read_bytes() == before
+    code, _, err = trained("resume", "run", "--rounds", "3", "--device", "cpu", "--quiet")
+    assert code == 0, err
+    assert read_toml(recipe)["run"]["device"] == "cpu" and len(Path("run/metrics.jsonl").read_text().splitlines()) >= 2
 
 
 def test_device_commands_on_other_data_and_on_data_that_has_moved(trained, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from selfsame.commands import tune
 from selfsame.config.experiment import Paper, read_experiment
@@ -235,6 +236,22 @@ def test_a_recipe_whose_data_moved_goes_on_and_another_is_refused(selfsame):
     Path("A").rename("C")
     assert selfsame(*words, "--path", "C", "--jobs", 2)[0] == 0  # each process reads in its recipe where they are
     assert read_toml(Path("t/02-fixed/recipe.toml"))["data"]["path"] == str(Path("C").absolute())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a device that is not there is asked for")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_that_began_on_another_device_go_on_here(selfsame, jobs):
+    people("A")
+    Path("tab.toml").write_text(TABLE + '[[variant]]\ntitle = "one"\n[[variant]]\ntitle = "two"\nlocal.lr = 0.5\n')
+    words = ("recipe", "tab.toml", "--quiet", "--rounds", 2, "--out", "t", "--device", "cpu")
+    assert selfsame(*words)[0] == 0
+    shutil.rmtree("t/02-fixed/checkpoint")
+    for file in Path("t").glob("*/recipe.toml"):
+        file.write_text(file.read_text().replace('device = "cpu"', 'device = "cuda"'))
+    code, _, err = selfsame(*words, "--jobs", jobs)
+    assert code == 0, err
+    assert read_toml(Path("t/02-fixed/recipe.toml"))["run"]["device"] == "cpu"
+    assert read_toml(Path("t/01-fixed/recipe.toml"))["run"]["device"] == "cuda"  # it had ended
 
 
 def test_how_samples_look_may_be_tried(selfsame):

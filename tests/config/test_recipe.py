@@ -385,9 +385,10 @@ def test_name_of():
     )
 
 
-def test_differences_leave_out_the_title_and_where_the_data_lie():
+def test_differences_leave_out_the_title_where_the_data_lie_and_the_device():
     one = from_mapping({"title": "a", "data": {"name": "mnist", "path": "x"}, "method": {"name": "fedhide"}})
     two = from_mapping({"title": "b", "data": {"name": "mnist", "path": "y"}, "method": {"name": "fedhide"}})
+    two = dataclasses.replace(two, run=dataclasses.replace(two.run, device="cuda"))
     assert differences(one, two) == []
     three = from_mapping(
         {"data": {"name": "mnist", "held_out": 1}, "method": {"name": "fedhide", "alpha": 1}, "run": {"rounds": 3}}

@@ -36,7 +36,7 @@ def test_every_client_has_its_own_derivatives(name):
     pull_MB = Stream.named(0, "pull", torch.arange(4)).normal(*shape).double()
 
     def one(x_B, pull_B):
-        with OwnKernels():
+        with OwnKernels(4):
             back = vjp(lambda theta: functional_call(net, theta, (x_B,)), theta)[1]
         return back(pull_B)[0]
 
@@ -52,7 +52,7 @@ def test_it_is_the_convolution_and_its_derivative_in_the_input():
     torch.manual_seed(0)
     net = LAYERS["stride"]().double()
     x_B = torch.randn(2, 3, 9, 8, dtype=torch.float64, requires_grad=True)
-    with OwnKernels():
+    with OwnKernels(1):
         out = net(x_B)
         assert torch.equal(out, F.conv2d(x_B, net.weight, net.bias, (2, 1), (0, 1)))
         assert torch.autograd.gradcheck(net, (x_B,))
@@ -63,8 +63,18 @@ def test_it_is_the_convolution_and_its_derivative_in_the_input():
 def test_other_convolutions_stay_as_they_are():
     torch.manual_seed(0)
     flat, x = nn.Conv1d(2, 3, 3), torch.randn(1, 2, 7)
-    with OwnKernels():
+    with OwnKernels(1):
         assert torch.equal(flat(x), F.conv1d(x, flat.weight, flat.bias))
         assert type(LAYERS["groups"]()(torch.randn(1, 3, 9, 8)).grad_fn).__name__ == "ConvolutionBackward0"
         alone = nn.Conv2d(3, 4, 3)
         assert alone(torch.randn(3, 9, 8)).shape == (4, 7, 6)  # one image without a batch
+
+
+def test_inputs_that_would_take_too_much_unfolded_are_left_alone():
+    torch.manual_seed(0)
+    net, x_B = LAYERS["stride"](), torch.randn(2, 3, 9, 8)
+    places = net(x_B).shape[2] * net(x_B).shape[3]
+    taken = 2 * 3 * 3 * 2 * places * 4  # samples, channels, kernel, places, bytes
+    for most, name in ((7 * taken, "_ConvolutionBackward"), (7 * taken - 1, "ConvolutionBackward0")):
+        with OwnKernels(7, most):
+            assert type(net(x_B).grad_fn).__name__ == name
