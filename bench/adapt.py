@@ -462,7 +462,9 @@ def main() -> None:
     parser.add_argument(
         "--features", type=Path, help="file that keeps what the constant layers make of samples; one for each encoder"
     )
-    parser.add_argument("--rates", type=float, nargs="*", help="in place of those that are tried, or the one to measure with")
+    parser.add_argument(
+        "--rates", type=float, nargs="*", help="in place of those that are tried, or the one to measure with"
+    )
     parser.add_argument("--rank", type=int, default=4, help="of adapters")
     parser.add_argument("--choosing", type=int, default=1, help="seeds of every rate that is tried")
     parser.add_argument("--rounds", type=int, default=0)
