@@ -35,6 +35,7 @@ SETS = {  # the shape of a sample and the number of clients, as published
     "xc": ((2, 256), 13330),
     "xc delicious": ((2, 335), 949),
     "xc bibtex": ((2, 271), 159),
+    "xc corel5k": ((2, 11), 324),
     "omniglot": ((1, 28, 28), 964),
     "audiomnist": ((1, 8000), 48),
     "lfw": ((3, 64, 64), 52),

@@ -17,6 +17,8 @@ EXPECTED = {  # how many networks the paper's method is trained on, and what the
     "fedaws-table3-amazon670k": (1, set()),
     "fedaws-table3-wikilshtc": (1, set()),
     "fedaws-table4-amazoncat": (1, {FIXED, NO_NEGATIVES}),
+    **{f"fedaws-table3-{name}": (1, set()) for name in ("delicious", "bibtex", "corel5k")},
+    **{f"fedaws-table4-{name}": (1, {FIXED, NO_NEGATIVES}) for name in ("delicious", "bibtex", "corel5k")},
     "feduv-fig3-mnist-uv": (1, {FIXED}),  # FedUV itself is what its loss is without the negative term
     "feduv-fig4-mnist-uv": (1, {FIXED}),
     "feduv-fig4-celeba": (1, {FIXED}),
