@@ -31,6 +31,7 @@ from selfsame.measure.trials import (
     alone_blocks,
     draw_pairs,
     embedded,
+    most_pairs,
     pair_scores,
     pieces,
     spread,
@@ -295,15 +296,11 @@ def _unseen_pairs(bench: Bench) -> Measured:
         raise Inapplicable(str(error)) from None
     score = pair_scores(bench.method, bench.unseen_emb(some.place_S), left, right)
     scored = Scored(score, same, some.person_S[left], some.person_S[right])
-    person_P, size = np.unique(some.person_S, return_counts=True)
-    pairs_P = size * (size - 1) // 2
-    genuine = int(pairs_P.sum())
+    most, part, genuine = most_pairs(some.person_S)
     total = len(some.person_S) * (len(some.person_S) - 1) // 2
     drawn = f"{len(scored):,} of {total:,} pairs ({genuine:,} of one person), drawn evenly with seed {bench.seed}"
-    most = int(pairs_P.argmax())
-    name, part = bench.name_of(int(person_P[most])), 100 * pairs_P[most] / genuine
-    alone = f"{part:.0f} % of the pairs of one person are {name}'s alone"
-    said = (some.note, drawn if len(scored) < total else "", alone if 2 * pairs_P[most] > genuine else "")
+    alone = f"{100 * part:.0f} % of the pairs of one person are {bench.name_of(most)}'s alone"
+    said = (some.note, drawn if len(scored) < total else "", alone if part > 0.5 else "")
     notes = tuple(note for note in said if note)
     return Measured("unseen pairs", "samples of unseen people, two by two", scored, pairs=True, notes=notes)
 

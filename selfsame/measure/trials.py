@@ -84,6 +84,14 @@ def spread(total: int, most: int, rng: np.random.Generator) -> Ints:
     return edge[:-1] + rng.integers(np.diff(edge))
 
 
+def most_pairs(person_S: Ints) -> tuple[int, float, int]:
+    """(who has most of the pairs of one person, their share of these, how many there are)."""
+    person_P, size = np.unique(person_S, return_counts=True)
+    pairs_P = size * (size - 1) // 2
+    total, most = int(pairs_P.sum()), int(pairs_P.argmax())
+    return int(person_P[most]), pairs_P[most] / max(1, total), total
+
+
 def draw_pairs(person_S: Ints, count: int, seed: int) -> tuple[Ints, Ints, Bools]:
     """(left, right, same): half genuine and half impostor pairs of different samples, none twice.
 

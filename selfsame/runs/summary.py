@@ -20,6 +20,7 @@ from selfsame.files import parse_json, read_json, read_text, write_json
 from selfsame.measure.curves import roc
 from selfsame.measure.looks import pair_curve
 from selfsame.measure.protocols import PROTOCOLS, Bench, Inapplicable
+from selfsame.measure.trials import most_pairs
 from selfsame.measure.users import per_user
 from selfsame.methods.base import Comparison
 from selfsame.methods.wire import Wire
@@ -57,7 +58,7 @@ def view(run: Run) -> RunView:
     if run.recipe.net.whitened:
         rows.append(("whitening", "up", "sum", "once: mean and covariance of the device's embeddings"))
     final = {k: v for k, v in run.final.items() if k not in ("round", "seconds")}
-    notes = list(run.problem.federation.notes)
+    notes = [*run.problem.federation.notes, *_one_person(run.problem.federation)]
     facts = run.facts | ({"data notes": "; ".join(notes)} if notes else {})
     if len(run.problem.federation.unseen.x):
         facts["without a network"] = _raw(run)
@@ -107,6 +108,17 @@ def _terms(run: Run) -> str:
         return ""
     groups = groups_of(run.recipe, run.state.round, run.state.present)
     return group_words([len(group) for group in groups], run.recipe.sums.least)
+
+
+def _one_person(federation: Federation) -> list[str]:
+    """What to know where the error rate of unseen people is mostly one person's: it is that of all pairs."""
+    label_S = federation.unseen.y.cpu().numpy()
+    if len(federation.trials) or len(label_S) < 2 or isinstance(federation.unseen, MultiLabelled):
+        return []
+    label, part, _ = most_pairs(label_S)
+    names = federation.class_names
+    name = names[label] if 0 <= label < len(names) else f"person {label}"
+    return [f"{100 * part:.0f} % of the pairs of one unseen person are {name}'s alone"] if part > 0.5 else []
 
 
 def _raw(run: Run) -> str:

@@ -2,11 +2,14 @@
 
 import json
 import tomllib
+from dataclasses import replace
 
 import pytest
+import torch
 
 from selfsame.config.recipe import from_mapping, merged
-from selfsame.data import load
+from selfsame.data import Samples, load
+from selfsame.data.federation import Trials
 from selfsame.errors import SelfsameError
 from selfsame.methods import METHODS
 from selfsame.report.table import LEFT, cells
@@ -141,3 +144,13 @@ def test_the_kept_view_is_plain_json(digits, tmp_path):
     """No NaN, which other readers of JSON refuse."""
     keep_view(view(a_run(digits)), tmp_path)
     json.loads((tmp_path / "result.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(12, "97 % of the pairs of one unseen person are person 13's alone"), (2, None)]
+)
+def test_a_run_says_when_one_unseen_person_has_most_of_the_pairs(digits, most, said):
+    label = torch.tensor([11, 11, 12, 12, *[13] * most])
+    few = replace(digits, unseen=Samples(digits.test.x[: len(label)], label), class_names=(), trials=Trials.none())
+    notes = view(a_run(few)).facts.get("data notes", "")
+    assert (said in notes) if said else "of the pairs" not in notes
