@@ -1,11 +1,15 @@
 """Pages of results that are written by hand say what the kept figures say."""
 
+import argparse
 import json
 import statistics
 from itertools import product
 from pathlib import Path
 
 import pytest
+
+from selfsame.config.experiment import read_experiment
+from selfsame.config.recipe import differences
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, KEPT = ROOT / "docs" / "results", ROOT / "bench" / "kept"
@@ -53,6 +57,21 @@ def test_tables_3_and_4_of_fedaws_are_what_the_kept_runs_say(which, monkeypatch,
         k, weight, *figures = (cell.strip() for cell in line.strip("|").split("|"))
         said = [cell.strip() for cell in row.strip("|").split("|")]
         assert said[:2] == [k, weight] and said[place] == " / ".join(figures[:3])
+
+
+@pytest.mark.parametrize("which", ["delicious", "bibtex", "corel5k"])
+def test_recipes_of_labels_have_the_settings_that_rows_set_apart_chose(which, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    labels = __import__("labels")
+    args = argparse.Namespace(which=which, rounds=300, device="cpu", file=KEPT / "labels.jsonl")
+    here = {"run.eval_every", "run.compile"}
+    for table in (3, 4):
+        for variant in read_experiment(ROOT / "recipes" / f"fedaws-table{table}-{which}.toml").variants:
+            name = variant.title if table == 3 else "FedAwS"
+            method = {"name": variant.recipe.method.name, **variant.recipe.method.options}
+            assert table == 4 or method == labels.METHODS[name]
+            wanted = labels.recipe(args, method, labels.SETTINGS[labels.chosen(args, name)], variant.recipe.run.seed)
+            assert not set(differences(wanted, variant.recipe)) - here, (table, variant.title)
 
 
 def test_fedmetrics_table_2_is_what_the_kept_runs_say(monkeypatch, capsys):

@@ -187,6 +187,10 @@ class Federation(Movable):
         shape = "x".join(map(str, self.shape))
         return f"Federation({self.name}: {self.clients:,} clients, {self.classes:,} classes of {shape}, {sizes})"
 
+    def name_of(self, label: int) -> str:
+        """A person in words, seen or unseen."""
+        return self.class_names[label] if 0 <= label < len(self.class_names) else f"person {label}"
+
     @property
     def clients(self) -> int:
         return len(self.class_of_N)

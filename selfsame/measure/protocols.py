@@ -113,8 +113,7 @@ class Bench:
     def name_of(self, person: int) -> str:
         """A person in words: people are numbered, seen ones by class, then the unseen."""
         label = person if person < self.world.classes else int(self.unseen_label[person - self.world.classes])
-        names = self.federation.class_names
-        return names[label] if 0 <= label < len(names) else f"person {label}"
+        return self.federation.name_of(label)
 
     @cached_property
     def _unseen_people(self) -> tuple[Ints, Ints]:

@@ -116,9 +116,8 @@ def _one_person(federation: Federation) -> list[str]:
     if len(federation.trials) or len(label_S) < 2 or isinstance(federation.unseen, MultiLabelled):
         return []
     label, part, _ = most_pairs(label_S)
-    names = federation.class_names
-    name = names[label] if 0 <= label < len(names) else f"person {label}"
-    return [f"{100 * part:.0f} % of the pairs of one unseen person are {name}'s alone"] if part > 0.5 else []
+    said = f"{100 * part:.0f} % of the pairs of one unseen person are {federation.name_of(label)}'s alone"
+    return [said] if part > 0.5 else []
 
 
 def _raw(run: Run) -> str:
@@ -164,9 +163,7 @@ def _picture(run: Run) -> Picture | None:
 
 def _name(federation: Federation, classes: int, label: int) -> str:
     """A person in words; labels of unseen people begin after the classes."""
-    number = label - classes if label >= classes else label
-    names = federation.class_names
-    return names[number] if 0 <= number < len(names) else f"person {number}"
+    return federation.name_of(label - classes if label >= classes else label)
 
 
 def _people(run: Run) -> list[tuple[str, bool, float]]:
