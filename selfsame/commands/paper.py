@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,10 @@ def paper(
     share: Annotated[
         float | None, typer.Option("--share", help="Train this share of each variant's rounds, e.g. 0.2.")
     ] = None,
+    because: Annotated[
+        str | None,
+        typer.Option("--chosen", metavar="TEXT", help="How what you set here was chosen; the page says it."),
+    ] = None,
     bootstrap: Annotated[int, typer.Option(help="Replicates for the 95 % intervals by person; 0 for none.")] = 200,
     device: Device = None,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
@@ -50,13 +55,14 @@ def paper(
 
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
+    from selfsame.report.beside import CHOSEN
     from selfsame.runs.claim import shared_claim
     from selfsame.runs.papers import Reprint
     from selfsame.runs.redrawn import REPLICATES
 
     one_process("selfsame paper")
     if name.endswith(".json"):
-        others = (table, figure, path, recipes, only, settings, rounds, share, device, out)
+        others = (table, figure, path, recipes, only, settings, rounds, share, because, device, out)
         if bootstrap != REPLICATES or any(given is not None for given in others):
             raise SelfsameError(f"{name}: a page is made anew from its JSON alone; leave out what else is asked for")
         return _make_anew(Path(name))
@@ -68,6 +74,10 @@ def paper(
     given = given_tables(device=device, rounds=rounds)
     lengths = [f"--{word} {value}" for word, value in (("rounds", rounds), ("share", share)) if value is not None]
     changed = [*(settings or []), *lengths]
+    if because is not None:
+        if not changed:
+            raise SelfsameError("--chosen: nothing is set here whose choice could be told; see --set")
+        changed.append(f"{CHOSEN} {shlex.quote(because)}")
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
         reprint = Reprint(

@@ -17,7 +17,7 @@ class Pane:
     """One pair of axes of a figure.
 
     `rounds`: figures over rounds; `over`: over a value of the recipe; `roc`: a protocol's curves; `plane`: one figure
-    against another; `space`: the embedding space, one pane a variant.
+    against another; `space`: the embedding space, one pane a run.
     """
 
     kind: str
@@ -98,12 +98,19 @@ def _space(number: str, method: str, variants: str) -> Exhibit:
 PAPERS: dict[str, tuple[Exhibit, ...]] = {
     "fedaws": (
         Exhibit("table", "1", "P@1 on CIFAR", ("fedaws-table1-cifar10", "fedaws-table1-cifar100")),
-        Exhibit("table", "3", "P@k on extreme classification", (*_XC, *(f"fedaws-table3-{name}" for name in _SMALL))),
+        Exhibit(
+            "table",
+            "3",
+            "P@k on extreme classification",
+            (*_XC, *(f"fedaws-table3-{name}" for name in _SMALL)),
+            beside=_PS,
+        ),
         Exhibit(
             "table",
             "4",
             "P@k over k and lambda",
             ("fedaws-table4-amazoncat", *(f"fedaws-table4-{name}" for name in _SMALL)),
+            beside=_PS,
             panes=(
                 _precision(r"^k = \w+(, lambda = 10)?$", "k", "method.neighbours", "all"),
                 _precision(r"lambda = \d+$", "lambda", "method.spread_weight"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,6 +13,7 @@ from selfsame.report.table import Fitted, Sheet, marked_down
 from selfsame.report.view import RunView
 from selfsame.report.words import FACTS, finding_words, finite
 
+CHOSEN = "--chosen"  # the option that tells how what a command line sets was chosen
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
 SHOWN = ("p@1", "eer_seen", "auroc", "eer", "leak", "recovered")  # where the paper has no figures
 _MEASURED = "Measured: the mean over the seeds that did not diverge, ± half the range where there are several."
@@ -145,8 +147,7 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
             f"In {len(short)} of {len(long)} trained variants the rounds differ from the paper's (or the recipe's, "
             "where the paper names none): their differences also show that."
         )
-    if changed:
-        out.append(f"Set on the command line: {', '.join(changed)}.")
+    out += _set_here(changed)
     for row in trained:
         for seed, view in zip(row.variant.seeds, row.views, strict=True):
             name = row.variant.title if len(row.views) == 1 else f"{row.variant.title}, seed {seed}"
@@ -161,6 +162,16 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
         if view is not None
     }
     return out + [f"Run with {machine}." for machine in sorted(machines) if machine]
+
+
+def _set_here(changed: Sequence[str]) -> list[str]:
+    """What the command line set, and how it was chosen; the recipe's words on its choice do not hold for that."""
+    because = [one.removeprefix(CHOSEN).strip() for one in changed if one.startswith(CHOSEN)]
+    plain = [one for one in changed if not one.startswith(CHOSEN)]
+    if not plain:
+        return []
+    how = f" How these were chosen: {' '.join(shlex.split(because[0]))}." if because else ""
+    return [f"Set on the command line: {', '.join(plain)}.{how}"]
 
 
 def _choices(rows: Sequence[Row]) -> list[str]:

@@ -172,13 +172,15 @@ def _space(ax: Axes, pane: Plain) -> None:
     colours = [CLASS_COLOURS[order[person] % len(CLASS_COLOURS)] for person in pane["person"]]
     if pane["samples"]:
         across, up = zip(*pane["samples"], strict=True)
-        ax.scatter(across, up, c=colours, s=9, lw=0)
-    for one, other in zip(pane["truth"], pane["proxy"], strict=False):
-        ax.plot(*zip(one, other, strict=True), color=THEME["muted"][0], lw=0.7, dashes=(2, 2), zorder=2.5)
+        ax.scatter(across, up, c=colours, s=9, lw=0, clip_on=False)  # a clip is said for every point
+    if joined := list(zip(pane["truth"], pane["proxy"], strict=False)):
+        gap = (float("nan"), float("nan"))  # one path with gaps, as a path each makes the file several times as long
+        across, up = zip(*(point for one, other in joined for point in (one, other, gap)), strict=True)
+        ax.plot(across, up, color=THEME["muted"][0], lw=0.7, dashes=(2, 2), zorder=2.5)
     for points, name, marker in ((pane["proxy"], "proxy", "s"), (pane["truth"], "truth", "o")):
         if points:
             across, up = zip(*points, strict=True)
-            ax.scatter(across, up, c=THEME[name][0], marker=marker, s=20, lw=0, zorder=3)
+            ax.scatter(across, up, c=THEME[name][0], marker=marker, s=20, lw=0, zorder=3, clip_on=False)
     ax.set(xticks=[], yticks=[])
     ax.set_aspect("equal", adjustable="datalim")
     ax.grid(False)

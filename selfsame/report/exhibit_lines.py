@@ -182,14 +182,13 @@ def _plane(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
 
 
 def _space(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
-    """One pane a variant, of its first seed that has one."""
-    found = []
-    for row in _chosen(pane, rows):
-        for seed, view in zip(row.variant.seeds, row.views, strict=True):
-            if view is not None and view.picture is not None and not view.diverged:
-                found.append(_picture(f"{row.variant.title}, seed {seed}", view.picture))
-                break
-    return found
+    """One pane for each seed of a variant that has a picture."""
+    return [
+        _picture(f"{row.variant.title}, seed {seed}", view.picture)
+        for row in _chosen(pane, rows)
+        for seed, view in zip(row.variant.seeds, row.views, strict=True)
+        if view is not None and view.picture is not None and not view.diverged
+    ]
 
 
 def _picture(title: str, picture: Picture) -> Plain:

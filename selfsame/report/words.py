@@ -99,7 +99,10 @@ def _remedy(finding: Mapping[str, Any]) -> str:
     if cause == "rounds":
         return f"{finding['rounds']:,} rounds are too few: give it more (--rounds {2 * finding['rounds']})"
     if cause == "weight":
-        return f"Raise {finding['weight']} (now {finding['value']:g}), which pushes classes apart"
+        return (
+            f"Try another {finding['weight']} (now {finding['value']:g}): too little pushes no classes apart, too much "
+            "leaves samples without a hold on their own"
+        )
     return "Give the term that pushes classes apart more weight, lower the learning rate, or train longer"
 
 

@@ -66,18 +66,22 @@ def standing(folder: Path, recipe: Recipe, untrained: bool = False) -> Standing:
     filled_in |= {f"sums.{key}" for key in ("least", "clip", "reach") if not getattr(wanted.sums, key)}
     differs = [key for key in differences(stored, wanted) if key not in filled_in]
     saved = folder / "checkpoint" / "state.safetensors"
-    done = checkpoint.peek(saved)["round"] if saved.is_file() else 0
+    done = checkpoint.peek(saved)["round"] if saved.is_file() else None
     shown = read_view(folder) if (folder / "result.json").is_file() else None
     ended = shown is not None and (
         untrained or _whole(shown, done) >= stored.run.rounds or shown.diverged
         or ended_early(shown.history, stored.run.patience)
     )  # fmt: skip
-    return Standing(True, done, tuple(differs), shown if ended else None, stored.data.path, stored.run.device)
+    return Standing(True, done or 0, tuple(differs), shown if ended else None, stored.data.path, stored.run.device)
 
 
-def _whole(shown: RunView, done: int) -> int:
-    """The round that a run has come to and was looked at; a view may be of an earlier pause."""
-    return min(done, int(shown.history[-1]["round"]) if shown.history else 0)
+def _whole(shown: RunView, done: int | None) -> int:
+    """The round that a run has come to and was looked at; a view may be of an earlier pause.
+
+    A run whose checkpoint was left behind, as on another machine, is as far as its view says.
+    """
+    seen = int(shown.history[-1]["round"]) if shown.history else 0
+    return seen if done is None else min(done, seen)
 
 
 def _fitted(stored: Recipe, wanted: Recipe) -> set[str]:

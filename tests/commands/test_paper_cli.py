@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -112,7 +113,7 @@ def test_a_table_is_repeated_as_far_as_the_data_go(selfsame, monkeypatch):
     for page in ("table-3", "table-4", "figure-3", "figure-s3"):
         remade(Path("p"), page)
     assert "](figure-s3-fedhide-cifar100.svg)" in Path("p/figure-s3.md").read_text()
-    (space,) = drawn("p/figure-s3.json")["panes"]
+    space, _ = drawn("p/figure-s3.json")["panes"]  # of two seeds
     assert space["kind"] == "space" and space["samples"] and len(space["truth"]) == len(space["proxy"]) > 1
     curve, plane = drawn("p/figure-3.json")["panes"]
     assert {line["title"] for line in curve["lines"]} == {"FedHide(0.5)", "untrained network", "no negative term"}
@@ -416,6 +417,26 @@ def test_a_stopped_command_leaves_the_page_so_far(selfsame, monkeypatch):
     assert all(all(one["ended"]) for one in json.loads(Path("p/table-4.json").read_text())["parts"][0]["variants"])
 
 
+def test_runs_that_came_without_their_checkpoints(selfsame):
+    """Of another machine, say: they are shown, and the page tells how what was set there was chosen."""
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p", "--quiet")
+    words += ("--set", "local.lr=0.02", "--chosen", "on another day's images")
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    text = Path("p/table-4.md").read_text()
+    assert "local.lr=0.02. How these were chosen: on another day's images." in text
+    assert """--chosen 'on another day'"'"'s images'""" in text  # of the command
+    for place in Path("p/fedhide-cifar100").glob("*/checkpoint"):
+        shutil.rmtree(place)
+    code, _, err = selfsame(*words)
+    assert code == 0 and Path("p/table-4.md").read_text() == text, err
+    for place in Path("p/fedhide-cifar100").glob("*/exhibit.json"):
+        place.unlink()
+    code, _, err = selfsame(*words)
+    assert code == 0, err
+    assert "no interval by person, seen: 01-fedhide: has no checkpoint" in Path("p/table-4.md").read_text()
+
+
 def test_pages_between_runs_of_other_processes_measure_nothing(selfsame, monkeypatch):
     Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("turns = 1", "turns = 2"))
     words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
@@ -471,6 +492,7 @@ def test_nothing_can_be_run(selfsame):
         (("fedhide", "--share", "1.5"), "--share 1.5: expected a number above 0 and up to 1"),
         (("fedhide", "--share", "0.5", "--rounds", "7"), "no --rounds beside it"),
         (("fedhide", "--recipes", "mine", "--bootstrap", "-1"), "--bootstrap: must be at least 0, got -1"),
+        (("fedhide", "--recipes", "mine", "--chosen", "by hand"), "--chosen: nothing is set here"),
         (("nosuch.json",), "nosuch.json: No such file"),
         (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 to 4)"),
         (("mine/other.json", "--table", "4"), "made anew from its JSON alone"),

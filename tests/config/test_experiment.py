@@ -362,8 +362,10 @@ def test_every_experiment_of_the_papers_has_a_recipe_with_ours_beside_it():
     for paper, names in PAPERS.items():
         for name in names:
             titles = [v.title for v in read_experiment(stems[f"{paper}-{name}"]).variants]
-            # Ours is a file of its own; all settings are ours.
-            tuned = name in ("cifar100", "table1-cifar10", "table1-cifar100", "fig4-audiomnist")
+            # Ours is a file of its own; all settings are ours; the others are a reading that validation chose.
+            tuned = name in (
+                "cifar100", "table1-cifar10", "table1-cifar100", "fig4-audiomnist", "fig2-cifar10", "fig3-cifar10"
+            )  # fmt: skip
             assert any("ours" in title for title in titles) != tuned, name
     assert "cifar100-tuned" in stems
 

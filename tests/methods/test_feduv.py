@@ -244,6 +244,26 @@ def test_theorem_1_at_zero_loss_others_are_as_far_as_the_code_says():
     assert loss.max().item() <= 1 - 2 * method.code.designed_distance / 31 + 1e-12
 
 
+@pytest.mark.parametrize("weight", [0.1, 1.0])
+def test_theorem_1_fails_off_the_codewords(weight):
+    """At z = v the positive term is flat along the sphere and the negative one is not: beside v their sum is less."""
+    world = world_of([0, 1])
+    method = FedUVNegative(**SMALL, negative_weight=weight)
+    v, w = register(method, world).double().tolist()
+    agree = correlation(v, w)
+    assert -1 < agree < 1
+    away = [a - 0.1 * weight * (b - agree * a) for a, b in zip(v, w)]  # from w, along the sphere
+
+    def loss(z):
+        return max(0.0, 1 - correlation(v, z)) + weight * correlation(w, z)
+
+    assert loss(away) < loss(v) - 1e-4 * weight and correlation(v, away) < 1
+    table = torch.tensor([v, w], dtype=torch.float64)
+    emb = torch.tensor([[away], [v]], dtype=torch.float64)  # the second owner's sample is of no interest
+    got = method.loss(emb, torch.ones(2, 1), {"codeword": table}, {"codewords": table}, {}, cohort(world))
+    assert got[0].item() == pytest.approx(loss(away), rel=1e-12)
+
+
 def test_a_zero_embedding_and_an_empty_batch_do_no_harm():
     world = world_of([0, 1])
     for method in (FedUV(**SMALL), FedUVNegative(**SMALL)):

@@ -12,6 +12,7 @@ from rich.console import Console
 from selfsame.config.experiment import FIGURES, Paper, Variant
 from selfsame.config.recipe import from_mapping
 from selfsame.report.beside import (
+    CHOSEN,
     Row,
     beside_cells,
     beside_markdown,
@@ -81,6 +82,16 @@ def test_how_settings_were_chosen():
     assert beside_remarks(rows)[:2] == ["How settings were chosen: y.", "How settings of A were chosen: x."]
     assert [one["chosen"] for one in beside_plain(rows, "t")["variants"]] == ["x", "y", "y", ""]
     assert not [one for one in beside_remarks(rows[3:]) if "chosen" in one]
+
+
+def test_what_a_command_line_sets_and_how_it_was_chosen():
+    """The recipe's words on its choice do not hold for what is set over them."""
+    rows = [row(ended(0.5), paper=Paper(chosen="x"))]
+    plain, told = ["local.lr=0.3", "--rounds 7"], f"{CHOSEN} 'on people set apart'"
+    assert "Set on the command line: local.lr=0.3, --rounds 7." in beside_remarks(rows, plain)
+    said = "Set on the command line: local.lr=0.3, --rounds 7. How these were chosen: on people set apart."
+    assert said in beside_remarks(rows, [*plain, told])
+    assert not [one for one in beside_remarks(rows) if "command line" in one]
 
 
 def test_cells():

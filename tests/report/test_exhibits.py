@@ -126,10 +126,11 @@ def picture(samples=6):
     return Picture(places, [n % 2 for n in range(samples)], unseen, [(0.0, 1.0), (2.0, 1.0)], [(1.0, 1.5), (1.1, 1.4)])
 
 
-def test_the_space_has_test_samples_prototypes_and_proxies_of_the_first_seed_that_ended():
+def test_the_space_has_test_samples_prototypes_and_proxies_of_every_seed_that_ended():
     rows = [row("FedHide(0.1, 5)", None, replace(seen(), picture=picture()), replace(seen(), picture=picture(4)))]
-    (pane,) = drawing([Pane("space")], rows, "f.svg", "what")["panes"]
-    assert pane["title"] == "FedHide(0.1, 5), seed 1"
+    pane, last = drawing([Pane("space")], rows, "f.svg", "what")["panes"]
+    assert (pane["title"], last["title"]) == ("FedHide(0.1, 5), seed 1", "FedHide(0.1, 5), seed 2")
+    assert len(last["samples"]) == 4
     assert len(pane["samples"]) == 5 and pane["truth"] == [[0, 1], [2, 1]] and pane["proxy"] == [[1, 1.5], [1.1, 1.4]]
 
 
@@ -172,7 +173,7 @@ def whole():
 def test_what_is_drawn_is_what_the_numbers_say():
     found = json.loads(json.dumps(whole()))
     figure = draw_exhibit(found)
-    assert len(figure.axes) == len(found["panes"]) == 6  # one of the space for each variant
+    assert len(figure.axes) == len(found["panes"]) == 8  # two of the space for each variant
     for pane, ax in zip(found["panes"], figure.axes, strict=True):
         assert ax.get_title(loc="left") == pane["title"]
         drawn = [(list(map(float, line.get_xdata())), list(map(float, line.get_ydata()))) for line in ax.lines]
@@ -184,6 +185,9 @@ def test_what_is_drawn_is_what_the_numbers_say():
         if pane["kind"] == "space":
             spots = sorted(map(tuple, (spot for some in ax.collections for spot in some.get_offsets().tolist())))
             assert spots == sorted(map(tuple, (*pane["samples"], *pane["truth"], *pane["proxy"])))
+            ((across, up),) = drawn  # one path: every prototype to its proxy, then a gap
+            assert list(zip(across, up, strict=True))[0::3] == list(map(tuple, pane["truth"]))
+            assert list(zip(across, up, strict=True))[1::3] == list(map(tuple, pane["proxy"]))
     titles = {text.get_text() for text in figure.legends[0].get_texts()}
     assert {
         "FedHide(1)",
@@ -248,7 +252,7 @@ def test_the_axes_are_the_papers():
     assert printed["proxy, as printed"] == pytest.approx([n / 10 for n in range(1, 11)])
     assert printed["pos, as printed"] == [0] and fig2["x"] == "lambda"
     (fig3,) = axis("fedmetric", "3", "figure", "fedmetric-fig3-cifar10")
-    assert {line["title"]: line["x"] for line in fig3["lines"]}["proxy, fixed centre"] == [0.5, 1, 1.5, 2, 3]
+    assert {line["title"]: line["x"] for line in fig3["lines"]}["proxy"] == [0.5, 1, 1.5, 2, 3]
 
 
 MADE = {*(f"fdml/table-{number}.md" for number in ("i", "ii", "iii", "v")), "feduv/figure-4.md"}

@@ -171,7 +171,7 @@ def test_findings_in_words():
         "method": ({}, "fedhide pushes no classes apart: use"),
         "rate": ({"least": 0.5, "loss": 2.25, "local_lr": 0.1}, "rose from 0.5 to 2.25: lower local.lr (now 0.1)"),
         "rounds": ({"rounds": 600}, "600 rounds are too few: give it more (--rounds 1200)"),
-        "weight": ({"weight": "negative_weight", "value": 10.0}, "Raise negative_weight (now 10), which pushes"),
+        "weight": ({"weight": "negative_weight", "value": 10.0}, "Try another negative_weight (now 10): too little"),
     }
     for cause, (more, words) in causes.items():
         said = finding_words({**COLLAPSED, "cause": cause, **more})

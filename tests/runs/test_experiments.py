@@ -49,6 +49,18 @@ def test_a_run_that_ended_after_its_last_view_has_not_been_summed_up(digits, tmp
     assert standing(tmp_path, small()).words == "done"
 
 
+def test_a_run_whose_checkpoint_was_left_behind_has_ended_as_its_view_says(digits, tmp_path):
+    run = carry_on(start(small(), tmp_path, digits), until=2)
+    keep_view(view(run), tmp_path)
+    for place in (tmp_path / "checkpoint").iterdir():
+        place.unlink()
+    assert standing(tmp_path, small()).words == "stopped at round 0"  # its view is of a pause
+    keep_view(view(carry_on(start(small(), tmp_path / "whole", digits))), tmp_path / "whole")
+    for place in (tmp_path / "whole" / "checkpoint").iterdir():
+        place.unlink()
+    assert standing(tmp_path / "whole", small()).words == "done"
+
+
 def test_standing_of_a_diverged_run(digits, tmp_path):
     plan = small(local={"lr": 1e25}, run={"rounds": 8})
     run = carry_on(start(plan, tmp_path / "run", digits))
