@@ -41,19 +41,26 @@ from selfsame.runs.loop import carry_on
 from selfsame.runs.run import start
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-NEGATIVES = "FedUV(127), negatives"
+NEGATIVES = "FedUV(127), negatives"  # lambda of (3), which the paper does not give, is 1
+LESS = {f"{NEGATIVES}, lambda {weight:g}": weight for weight in (0.1, 0.01)}
 METHODS: dict[str, Tables] = {
     "softmax": {"name": "softmax"},
     "FedAwS": {"name": "fedaws"},
     **{f"FedUV({c})": {"name": "feduv", "secrets": "seeded", "code_length": c} for c in (127, 255, 511)},
     NEGATIVES: {"name": "feduv-negative", "secrets": "seeded", "code_length": 127},
+    **{
+        name: {"name": "feduv-negative", "secrets": "seeded", "code_length": 127, "negative_weight": weight}
+        for name, weight in LESS.items()
+    },
 }
-IN_ROC = [name for name in METHODS if name != NEGATIVES]
+IN_COURSE = ("FedUV(127)", NEGATIVES, *LESS)
+IN_ROC = [name for name in METHODS if name not in (NEGATIVES, *LESS)]
 JOINING = {"everybody from the start": {}, "a fifth joins half-way": {"late": 0.2}}
 GROUPS = {"training samples": "training", "test samples": "test", "unseen, enrolled": "new users"}
 FPR = np.concatenate([[0.0], np.logspace(-3, 0, 61)])  # where a curve is kept
 POINTS = 20  # of a course, or one more
 TITLES = {"mnist_uv": "MNIST-UV", "audiomnist": "AudioMNIST", "lfw": "LFW"}
+PULLS = dict(zip(IN_COURSE, ("#1565c0", "#c2185b", "#ef6c00", "#8e24aa"), strict=True))
 COLOURS = {"softmax": "#37474f", "FedAwS": "#ef6c00", "FedUV(127)": "#90caf9", "FedUV(255)": "#42a5f5",
            "FedUV(511)": "#0d47a1"}  # fmt: skip
 
@@ -95,7 +102,7 @@ def curves(run: Run) -> Tables:
 
 
 def course(args: argparse.Namespace, names: list[str]) -> None:
-    federation, best = cache(lambda: federation_of(args)), all_chosen(args, ["FedUV(127)", NEGATIVES])
+    federation, best = cache(lambda: federation_of(args)), all_chosen(args, list(IN_COURSE))
     asked = {"phase": "course", "data": args.data, "rounds": args.rounds}
     cases = product(range(args.seeds), (name for name in best if name in names), JOINING)
     keys = [{**asked, "method": name, "users": users, "seed": seed} for seed, name, users in cases]
@@ -136,7 +143,7 @@ def table(args: argparse.Namespace) -> None:
     courses = [line for line in lines if line["key"]["phase"] == "course"]
     print("\n| method | users | P@1 test, a quarter of the rounds | at the end | P@1 training, at the end | seeds |")
     print("|---|---|---:|---:|---:|---:|")
-    for name, users in product(("FedUV(127)", NEGATIVES), JOINING):
+    for name, users in product(IN_COURSE, JOINING):
         some = [line["points"] for line in courses if (line["key"]["method"], line["key"]["users"]) == (name, users)]
         cells = [
             spread([points[place][what] for points in some])
@@ -165,7 +172,7 @@ def draw(args: argparse.Namespace) -> None:
     plt.close(figure)
     figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.3), squeeze=False, sharey=True, layout="constrained")
     for axis, users in zip(axes[0], JOINING, strict=True):
-        for name, what in product(("FedUV(127)", NEGATIVES), ("test", "training")):
+        for name, what in product(IN_COURSE, ("test", "training")):
             some = [
                 line["points"]
                 for line in finished(args.file)
@@ -173,7 +180,7 @@ def draw(args: argparse.Namespace) -> None:
             ]
             if some:
                 mean = [100 * float(np.mean([point[what] for point in points])) for points in zip(*some, strict=True)]
-                style = {"ls": "-" if what == "test" else ":", "color": "#c2185b" if name == NEGATIVES else "#1565c0"}
+                style = {"ls": "-" if what == "test" else ":", "color": PULLS[name]}
                 axis.plot([point["round"] for point in some[0]], mean, label=f"{name}, {what}", **style)
         axis.set(title=users, xlabel="round")
     axes[0][0].set_ylabel("P@1, %")
