@@ -138,7 +138,7 @@ def beside_cells(row: Row, key: str) -> tuple[str, ...]:
 def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str]:
     """What a reader must know before comparing: how settings were chosen, rounds, settings, failures, machine."""
     rows = [row for row in rows if not row.variant.quoted]
-    out = _choices(rows)
+    out = _choices(rows, "the recipe's own settings" if _because(changed) else "settings")
     trained = [row for row in rows if any(view is not None for view in row.views)]
     long = [row for row in trained if not row.variant.untrained]
     short = [row for row in long if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
@@ -166,15 +166,19 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
 
 def _set_here(changed: Sequence[str]) -> list[str]:
     """What the command line set, and how it was chosen; the recipe's words on its choice do not hold for that."""
-    because = [one.removeprefix(CHOSEN).strip() for one in changed if one.startswith(CHOSEN)]
     plain = [one for one in changed if not one.startswith(CHOSEN)]
-    if not plain:
-        return []
-    how = f" How these were chosen: {' '.join(shlex.split(because[0]))}." if because else ""
-    return [f"Set on the command line: {', '.join(plain)}.{how}"]
+    because = _because(changed)
+    how = f" How these were chosen: {because}." if because else ""
+    return [f"Set on the command line: {', '.join(plain)}.{how}"] if plain else []
 
 
-def _choices(rows: Sequence[Row]) -> list[str]:
+def _because(changed: Sequence[str]) -> str:
+    """How what the command line set was chosen, where it says so."""
+    told = [one.removeprefix(CHOSEN) for one in changed if one.startswith(CHOSEN)]
+    return " ".join(shlex.split(told[0])) if told else ""
+
+
+def _choices(rows: Sequence[Row], what: str) -> list[str]:
     """How settings were chosen: what holds for most variants first, then the others by name."""
     named: dict[str, list[str]] = {}
     for row in rows:
@@ -182,7 +186,7 @@ def _choices(rows: Sequence[Row]) -> list[str]:
             named.setdefault(row.variant.paper.chosen, []).append(row.variant.title)
     most = max(named, key=lambda words: len(named[words]), default="")
     others = [f"How settings of {', '.join(named[words])} were chosen: {words}." for words in named if words != most]
-    return [f"How settings were chosen: {most}.", *others] if most else []
+    return [f"How {what} were chosen: {most}.", *others] if most else []
 
 
 def _method_facts(rows: Sequence[Row]) -> list[str]:

@@ -91,6 +91,7 @@ def test_what_a_command_line_sets_and_how_it_was_chosen():
     assert "Set on the command line: local.lr=0.3, --rounds 7." in beside_remarks(rows, plain)
     said = "Set on the command line: local.lr=0.3, --rounds 7. How these were chosen: on people set apart."
     assert said in beside_remarks(rows, [*plain, told])
+    assert beside_remarks(rows, [*plain, told])[0] == "How the recipe's own settings were chosen: x."
     assert not [one for one in beside_remarks(rows) if "command line" in one]
 
 
