@@ -233,6 +233,7 @@ def test_a_recipe_whose_data_moved_goes_on_and_another_is_refused(selfsame):
     assert not Path("t/02-fixed").exists()
     assert selfsame(*words)[0] == 0
     shutil.rmtree("t/02-fixed/checkpoint")
+    Path("t/02-fixed/result.json").unlink()  # as one that was begun
     Path("A").rename("C")
     assert selfsame(*words, "--path", "C", "--jobs", 2)[0] == 0  # each process reads in its recipe where they are
     assert read_toml(Path("t/02-fixed/recipe.toml"))["data"]["path"] == str(Path("C").absolute())
@@ -246,6 +247,7 @@ def test_runs_that_began_on_another_device_go_on_here(selfsame, jobs):
     words = ("recipe", "tab.toml", "--quiet", "--rounds", 2, "--out", "t", "--device", "cpu")
     assert selfsame(*words)[0] == 0
     shutil.rmtree("t/02-fixed/checkpoint")
+    Path("t/02-fixed/result.json").unlink()  # as one that was begun
     for file in Path("t").glob("*/recipe.toml"):
         file.write_text(file.read_text().replace('device = "cpu"', 'device = "cuda"'))
     code, _, err = selfsame(*words, "--jobs", jobs)
