@@ -474,6 +474,24 @@ def test_writers_tuned_alike_are_what_the_kept_runs_say():
         assert f"| {name} | {users} | {' | '.join(cells)} |" in text
 
 
+def test_speakers_over_rounds_are_what_the_kept_runs_say():
+    """FedUV's Fig. 3 on speakers: the best of eight rates each, three seeds."""
+    lines = [json.loads(line) for line in (KEPT / "feduv-speakers.jsonl").read_text().splitlines()]
+    text = (RESULTS / "writers.md").read_text(encoding="utf-8").split("**The same on speakers**")[1]
+    for name, users in product(
+        ("FedUV(127)", "FedUV(127), negatives"), ("everybody from the start", "a fifth joins half-way")
+    ):
+        tried = [line for line in lines if {"phase": "choose", "method": name}.items() <= line["key"].items()]
+        wanted = {"phase": "course", "method": name, "users": users}
+        some = [line for line in lines if wanted.items() <= line["key"].items()]
+        assert len(tried) == 8 and len(some) == 3
+        assert {line["lr"] for line in some} == {min(tried, key=lambda line: line["eer"])["lr"]}
+        assert {line["points"][4]["round"] for line in some} == {250}
+        places = ((4, "test"), (-1, "test"), (-1, "training"))
+        cells = [_spread(line["points"][place][what] for line in some) for place, what in places]
+        assert f"| {name} | {users} | {' | '.join(cells)} |" in text
+
+
 LOSSES = {
     "supervised contrastive": "supervised contrastive, Adam",
     "semi-hard triplets": "semi-hard, Adam",
