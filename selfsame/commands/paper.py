@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,7 +76,7 @@ def paper(
     if because is not None:
         if not changed:
             raise SelfsameError("--chosen: nothing is set here whose choice could be told; see --set")
-        changed.append(f"{CHOSEN} {shlex.quote(because)}")
+        changed.append(CHOSEN + because)
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
         reprint = Reprint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,7 +12,7 @@ from selfsame.report.table import Fitted, Sheet, marked_down
 from selfsame.report.view import RunView
 from selfsame.report.words import FACTS, finding_words, finite
 
-CHOSEN = "--chosen"  # the option that tells how what a command line sets was chosen
+CHOSEN = "--chosen "  # the option after which a command line tells how what it sets was chosen
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
 SHOWN = ("p@1", "eer_seen", "auroc", "eer", "leak", "recovered")  # where the paper has no figures
 _MEASURED = "Measured: the mean over the seeds that did not diverge, ± half the range where there are several."
@@ -174,8 +173,7 @@ def _set_here(changed: Sequence[str]) -> list[str]:
 
 def _because(changed: Sequence[str]) -> str:
     """How what the command line set was chosen, where it says so."""
-    told = [one.removeprefix(CHOSEN) for one in changed if one.startswith(CHOSEN)]
-    return " ".join(shlex.split(told[0])) if told else ""
+    return next((one.removeprefix(CHOSEN) for one in changed if one.startswith(CHOSEN)), "")
 
 
 def _choices(rows: Sequence[Row], what: str) -> list[str]:

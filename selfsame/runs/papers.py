@@ -17,7 +17,7 @@ from selfsame.data import DATASETS, Federation, checked_options
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods import make
-from selfsame.report.beside import Row, beside_plain, figures_of
+from selfsame.report.beside import CHOSEN, Row, beside_plain, figures_of
 from selfsame.report.exhibit_lines import drawing
 from selfsame.report.exhibit_page import FORMAT, exhibit_files, only_figures, page_again, tells
 from selfsame.runs.beyond import beyond
@@ -281,7 +281,7 @@ class Reprint:
         data = ["--path DATA"] if exhibit.recipes else []
         data += ["--recipes RECIPES"] if exhibit.recipes and self.recipes is not None else []
         chosen = [f"--only {shlex.quote(text)}" for text in self.only] if exhibit.recipes else []
-        set_to = [one if one.startswith("--") else f"--set {one}" for one in self.changed]
+        set_to = [_typed(one) for one in self.changed]
         drawn = [f"--bootstrap {self.bootstrap}"] if exhibit.recipes and self.bootstrap != REPLICATES else []
         return " ".join(["selfsame paper", self.paper, exhibit.option, *data, *chosen, *set_to, *drawn])
 
@@ -384,6 +384,13 @@ def _meant(text: str, variant: Variant, every: Sequence[Variant]) -> bool:
     """Whether a text is the variant's title or, where it is nobody's whole title, a part of it."""
     whole = any(one.title == text for one in every)
     return variant.title == text if whole else text.lower() in variant.title.lower()
+
+
+def _typed(changed: str) -> str:
+    """What the command line changed, as it is typed."""
+    if changed.startswith(CHOSEN):
+        return CHOSEN + shlex.quote(changed.removeprefix(CHOSEN))
+    return changed if changed.startswith("--") else f"--set {changed}"
 
 
 def _figures(exhibit: Exhibit, rows: Sequence[Row]) -> list[str]:

@@ -87,7 +87,7 @@ def test_how_settings_were_chosen():
 def test_what_a_command_line_sets_and_how_it_was_chosen():
     """The recipe's words on its choice do not hold for what is set over them."""
     rows = [row(ended(0.5), paper=Paper(chosen="x"))]
-    plain, told = ["local.lr=0.3", "--rounds 7"], f"{CHOSEN} 'on people set apart'"
+    plain, told = ["local.lr=0.3", "--rounds 7"], f"{CHOSEN}on people set apart"
     assert "Set on the command line: local.lr=0.3, --rounds 7." in beside_remarks(rows, plain)
     said = "Set on the command line: local.lr=0.3, --rounds 7. How these were chosen: on people set apart."
     assert said in beside_remarks(rows, [*plain, told])
