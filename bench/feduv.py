@@ -3,7 +3,8 @@
 choose   eight learning rates of every method, on people set apart of those that are trained on (`for_choosing`), one
          seed; nothing of the test is looked at.
 measure  Fig. 4: the best learning rate of each, on the whole federation, three seeds: EER and the ROC curve on the
-         clients' own samples, on their test samples, and on unseen people who enrol with half of their samples.
+         clients' own samples, on their test samples, and on unseen people who enrol with half of their samples, with
+         intervals by person. The control beside them is the network as it starts.
 course   Fig. 3: FedUV(127) with and without the negative term, P@1 on test and training samples over the rounds; once
          with everybody from the start, once with a fifth of the users joining half-way.
 table    what is in the file.
@@ -28,7 +29,18 @@ from typing import Any
 
 import frontier
 import numpy as np
-from frontier import Tables, all_chosen, federation_of, figures, grid_keys, recipe, spread, trained
+from frontier import (
+    Tables,
+    all_chosen,
+    eer_by_person,
+    federation_of,
+    figures,
+    grid_keys,
+    recipe,
+    spread,
+    trained,
+    untrained,
+)
 from sharing import finished, share
 
 from selfsame.data import Federation
@@ -53,6 +65,7 @@ METHODS: dict[str, Tables] = {
         for name, weight in LESS.items()
     },
 }
+UNTRAINED = "untrained"
 IN_COURSE = ("FedUV(127)", NEGATIVES, *LESS)
 IN_ROC = [name for name in METHODS if name not in (NEGATIVES, *LESS)]
 JOINING = {"everybody from the start": {}, "a fifth joins half-way": {"late": 0.2}}
@@ -61,8 +74,8 @@ FPR = np.concatenate([[0.0], np.logspace(-3, 0, 61)])  # where a curve is kept
 POINTS = 20  # of a course, or one more
 TITLES = {"mnist_uv": "MNIST-UV", "audiomnist": "AudioMNIST", "lfw": "LFW"}
 PULLS = dict(zip(IN_COURSE, ("#1565c0", "#c2185b", "#ef6c00", "#8e24aa"), strict=True))
-COLOURS = {"softmax": "#37474f", "FedAwS": "#ef6c00", "FedUV(127)": "#90caf9", "FedUV(255)": "#42a5f5",
-           "FedUV(511)": "#0d47a1"}  # fmt: skip
+COLOURS = {UNTRAINED: "#bdbdbd", "softmax": "#37474f", "FedAwS": "#ef6c00", "FedUV(127)": "#90caf9",
+           "FedUV(255)": "#42a5f5", "FedUV(511)": "#0d47a1"}  # fmt: skip
 
 
 def choose(args: argparse.Namespace, names: list[str]) -> None:
@@ -78,12 +91,18 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
 
 def measure(args: argparse.Namespace, names: list[str]) -> None:
     federation, best = cache(lambda: federation_of(args)), all_chosen(args, names)
+    if UNTRAINED in names:
+        best[UNTRAINED] = (METHODS["FedAwS"], RATES[0])  # which matter as little as any: cosines, and no step
     asked = {"phase": "measure", "data": args.data, "rounds": args.rounds}
-    keys = [{**asked, "method": name, "seed": s} for s, name in product(range(args.seeds), best) if name in IN_ROC]
+    shown = (*IN_ROC, UNTRAINED)
+    keys = [{**asked, "method": name, "seed": s} for s, name in product(range(args.seeds), best) if name in shown]
 
     def one(key: Tables) -> Tables:
         method, rate = best[key["method"]]
-        run, seconds = trained(recipe(args, method, rate, key["seed"], {}), federation())
+        order = recipe(args, method, rate, key["seed"], {})
+        run, seconds = (
+            (untrained(order, federation()), 0.0) if key["method"] == UNTRAINED else trained(order, federation())
+        )
         machine = facts(choose_machine(run.recipe.run).device)
         return {"options": method, "lr": rate, **figures(run), **curves(run), "seconds": seconds, "machine": machine}
 
@@ -91,13 +110,17 @@ def measure(args: argparse.Namespace, names: list[str]) -> None:
 
 
 def curves(run: Run) -> Tables:
-    """EER and the ROC curve in each of the figure's three groups."""
+    """EER, its interval by person and the ROC curve in each of the figure's three groups."""
     bench = Bench(run.problem.method, run.problem.federation, run.world, run.truth().detach(), run.embed, False, 0, 0)
     found: Tables = {}
     for name in GROUPS:
         scored = PROTOCOLS[name](bench).scored
         curve = roc(scored.genuine, scored.impostor)
-        found[name] = {"eer": curve.eer, "tpr": [round(float(y), 5) for y in np.interp(FPR, curve.fpr, curve.tpr)]}
+        found[name] = {
+            "eer": curve.eer,
+            **eer_by_person(scored, name),
+            "tpr": [round(float(y), 5) for y in np.interp(FPR, curve.fpr, curve.tpr)],
+        }
     return found
 
 
@@ -133,13 +156,14 @@ def table(args: argparse.Namespace) -> None:
         "| method | EER, people set apart | lr | " + " | ".join(f"EER, {one}" for one in GROUPS.values()) + " | seeds |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|")
-    for name, (_, rate) in all_chosen(args, METHODS).items():
+    rates = {name: f"{rate:g}" for name, (_, rate) in all_chosen(args, METHODS).items()}
+    for name, rate in {**rates, UNTRAINED: "-"}.items():
         here = [line for line in lines if line["key"]["method"] == name]
         tried = [line["eer"] for line in here if line["key"]["phase"] == "choose" and line["eer"] is not None]
         some = [line for line in here if line["key"]["phase"] == "measure"]
         cells = [spread([line[group]["eer"] for line in some]) for group in GROUPS]
         apart = f"{100 * min(tried):.1f}" if tried else "-"
-        print(f"| {name} | {apart} | {rate:g} | {' | '.join(cells)} | {len(some)} |")
+        print(f"| {name} | {apart} | {rate} | {' | '.join(cells)} | {len(some)} |")
     courses = [line for line in lines if line["key"]["phase"] == "course"]
     print("\n| method | users | P@1 test, a quarter of the rounds | at the end | P@1 training, at the end | seeds |")
     print("|---|---|---:|---:|---:|---:|")
@@ -170,6 +194,8 @@ def draw(args: argparse.Namespace) -> None:
     axes[0][0].legend(frameon=False)
     figure.savefig(args.picture, metadata={"Date": None, "Creator": None})
     plt.close(figure)
+    if not any(_is(line, "course") for line in finished(args.file)):
+        return
     figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.3), squeeze=False, sharey=True, layout="constrained")
     for axis, users in zip(axes[0], JOINING, strict=True):
         for name, what in product(IN_COURSE, ("test", "training")):
@@ -195,7 +221,7 @@ def _is(line: Tables, phase: str) -> bool:
 
 def _curves(axis: Any, lines: list[Tables], group: str) -> None:
     """The mean curve of each method's seeds."""
-    for name in IN_ROC:
+    for name in (*IN_ROC, UNTRAINED):
         some = [line[group]["tpr"] for line in lines if line["key"]["method"] == name]
         if some:
             axis.plot(100 * FPR[1:], 100 * np.mean(some, 0)[1:], color=COLOURS[name], label=name, lw=1.2)
@@ -212,7 +238,8 @@ def main() -> None:
     elif args.what == "draw":
         draw(args)
     else:
-        {"choose": choose, "measure": measure, "course": course}[args.what](args, frontier.asked(args, METHODS))
+        known = (*METHODS, UNTRAINED) if args.what == "measure" else METHODS
+        {"choose": choose, "measure": measure, "course": course}[args.what](args, frontier.asked(args, known))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import numpy as np  # noqa: E402
 from sharing import finished, share  # noqa: E402
 
 from selfsame.audit.active import ActiveServer  # noqa: E402
@@ -48,7 +49,12 @@ from selfsame.engine.plan import make_plan  # noqa: E402
 from selfsame.engine.rounds import Engine  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import begin  # noqa: E402
+from selfsame.measure.bootstrap import interval, replicates  # noqa: E402
+from selfsame.measure.trials import Scored  # noqa: E402
 from selfsame.runs.course import Run  # noqa: E402
+from selfsame.runs.redrawn import REPLICATES  # noqa: E402
+from selfsame.runs.untrained import as_untrained  # noqa: E402
+from selfsame.streams import host_generator  # noqa: E402
 
 Tables = dict[str, Any]
 LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -137,6 +143,19 @@ def trained(order: Any, federation: Any) -> tuple[Run, float]:
     begun = time.perf_counter()
     engine.run(state, make_plan(problem.recipe, 0, order.run.rounds, state.present))
     return Run(problem, state), time.perf_counter() - begun
+
+
+def untrained(order: Any, federation: Any) -> Run:
+    """The control: the network as it starts, with templates that the clients enrol with their own samples."""
+    problem = prepare(order, federation)
+    return as_untrained(Run(problem, begin(problem)))
+
+
+def eer_by_person(scored: Scored, purpose: str) -> Tables:
+    """The 95 % interval of an EER over people who are drawn anew; the same draws for every run."""
+    drawn = replicates(scored, lambda curve: np.array([curve.eer]), REPLICATES, host_generator(0, f"bench/{purpose}"))
+    low, high = interval(drawn[:, 0])
+    return {"low": low, "high": high}
 
 
 def figures(run: Run) -> Tables:

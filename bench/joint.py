@@ -5,7 +5,8 @@ see two sums. What the loss does and what the optimiser does is told apart: the 
 
 choose   every setting of every loss's grid (four learning rates times two settings of its own), on people set apart of
          those that are trained on (`for_choosing`), one seed; nothing of the test is looked at.
-measure  the best setting of each by that, on the whole federation, three seeds.
+measure  the best setting of each by that, on the whole federation, three seeds, with intervals by person. The control
+         beside them is the network as it starts.
 table    what is in the file.
 
 Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
@@ -24,15 +25,31 @@ from functools import cache
 from itertools import product
 
 import frontier
-from frontier import RATES, Tables, adam, all_chosen, chosen, federation_of, figures, grid_keys, recipe, spread, trained
+from frontier import (
+    RATES,
+    Tables,
+    adam,
+    all_chosen,
+    chosen,
+    eer_by_person,
+    federation_of,
+    figures,
+    grid_keys,
+    recipe,
+    spread,
+    trained,
+    untrained,
+)
 from sharing import finished, share
 
 from selfsame.data import Federation
 from selfsame.data.choosing import for_choosing
 from selfsame.engine.machine import choose_machine, facts
+from selfsame.measure.looks import unseen_trials
 
 # The momentum rows have the recipe's server and the learning rates of bench/frontier.py, the others Adam with its own.
 MOMENTUM = ("softmax", "FedCrowd")
+UNTRAINED = "untrained"
 
 
 def _enclave(kind: str, *own: Tables) -> tuple[Tables, tuple[Tables, ...]]:
@@ -71,9 +88,12 @@ def measured(
 ) -> Tables:
     """The figures of one run."""
     method, rate = setting
-    run, seconds = trained(recipe(args, method, rate, seed, server_of(name, rate)), federation)
+    order = recipe(args, method, rate, seed, server_of(name, rate))
+    run, seconds = (untrained(order, federation), 0.0) if name == UNTRAINED else trained(order, federation)
     machine = facts(choose_machine(run.recipe.run).device)
-    return {"options": method, "lr": rate, **figures(run), "seconds": seconds, "machine": machine}
+    scored = unseen_trials(run.problem.method, run.embed, run.problem.federation.unseen, run.problem.federation.trials)
+    by_person = {"by person": eer_by_person(scored, "unseen")}
+    return {"options": method, "lr": rate, **figures(run), **by_person, "seconds": seconds, "machine": machine}
 
 
 def choose(args: argparse.Namespace, names: list[str]) -> None:
@@ -89,6 +109,8 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
 
 def measure(args: argparse.Namespace, names: list[str]) -> None:
     federation, best = cache(lambda: federation_of(args)), all_chosen(args, names)
+    if UNTRAINED in names:
+        best[UNTRAINED] = (LOSSES["softmax"][0], RATES[0])  # which matter as little as any: cosines, and no step
 
     def one(key: Tables) -> Tables:
         name = key["method"]
@@ -117,7 +139,7 @@ def table(args: argparse.Namespace) -> None:
 
 def main() -> None:
     args = frontier.options(__doc__).parse_args()
-    names = frontier.asked(args, LOSSES)
+    names = frontier.asked(args, (*LOSSES, UNTRAINED) if args.what == "measure" else LOSSES)
     if args.what == "table":
         table(args)
     else:

@@ -59,6 +59,52 @@ def test_tables_3_and_4_of_fedaws_are_what_the_kept_runs_say(which, monkeypatch,
         assert said[:2] == [k, weight] and said[place] == " / ".join(figures[:3])
 
 
+def test_table_1_of_fedaws_is_what_the_kept_runs_and_its_page_say():
+    """Every figure of the choice, the recipe that takes it over, and the table with three seeds."""
+    lines = [json.loads(line) for line in (KEPT / "table1-cifar100.jsonl").read_text().splitlines()]
+    text = (RESULTS / "fedaws-table1.md").read_text(encoding="utf-8").split("## 50,000 rounds")[0]
+    norms = [line for line in lines if (line["standardise"], line["groups"]) != (True, 2)]
+    tried = [line for line in lines if line not in norms]
+    columns = [("fixed", None), ("fedaws", 0.1), ("fedaws", 1), ("fedaws", 10), ("softmax", None)]
+    best = {}
+    for name in ("fixed", "fedaws", "softmax"):
+        some = [line for line in tried if line["method"] == name]
+        assert len(some) == 10
+        best[name] = max(some, key=lambda line: line["p@1"])
+    decays = {2.5e-4: "2.5e-4", 5e-4: "5e-4", 1e-3: "1e-3"}
+    for rate, decay in sorted({(line["lr"], line["weight_decay"]) for line in tried}):
+        cells = []
+        for column in columns:
+            here = [line for line in tried if (line["lr"], line["weight_decay"]) == (rate, decay)
+                    and (line["method"], line.get("lambda")) == column]  # fmt: skip
+            figure = f"{100 * here[0]['p@1']:.1f}" if here else ""
+            cells.append(f"**{figure}**" if here and here[0] in best.values() else figure)
+        row = f"| {rate:g}, {decays[decay]} | {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+        assert row in text, row
+    for variant in read_experiment(ROOT / "recipes" / "fedaws-table1-cifar100.toml").variants:
+        if (order := variant.recipe).method.name in best:
+            chosen = best[order.method.name]
+            assert (order.local.lr, order.server.weight_decay) == (chosen["lr"], chosen["weight_decay"])
+            assert order.method.options.get("spread_weight") == chosen.get("lambda")
+    for title, name in {"fixed": "fixed", "FedAwS": "fedaws", "softmax": "softmax"}.items():
+        shown = {(line["standardise"], line["groups"]): line["p@1"] for line in norms if line["method"] == name}
+        wanted = {"method": name, "lr": 0.1, "weight_decay": 0.001, **({"lambda": 0.1} if name == "fedaws" else {})}
+        same = next(line["p@1"] for line in tried if wanted.items() <= line.items())
+        figures = [shown[False, 8], shown[True, 8], same]
+        assert f"| {title} | {' | '.join(f'{100 * figure:.1f}' for figure in figures)} |" in text
+    page = _page("fedaws/table-1")
+    titles = {"Baseline-1": "Baseline-1 (positives alone; 1,000 rounds)", "Baseline-2": "Baseline-2 (fixed)",
+              "FedAwS": "FedAwS", "softmax": "softmax (oracle)"}  # fmt: skip
+    for name, title in titles.items():
+        cells = []
+        for net in ("ResNet-32", "ResNet-56"):
+            found = page[f"{name}, {net}"]["p@1"]
+            assert len(found["values"]) == 3
+            said = f"{found['measured']:.1f} ± {found['half_range']:.1f}"
+            cells += [f"{found['paper']:.1f}", said, f"{found['difference']:+.1f}"]
+        assert f"| {title} | {' | '.join(cells)} |" in text, cells
+
+
 @pytest.mark.parametrize("which", ["delicious", "bibtex", "corel5k"])
 def test_recipes_of_labels_have_the_settings_that_rows_set_apart_chose(which, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
@@ -447,23 +493,53 @@ def _spread(values):
     return f"{statistics.fmean(some):.1f} ± {(max(some) - min(some)) / 2:.1f}"
 
 
+def _tuned_alike(lines, text):
+    """FedUV's Fig. 4: a row of each method, three seeds each, at the best of eight rates; the control beside them."""
+
+    def of(phase, name):
+        return [line for line in lines if {"phase": phase, "method": name}.items() <= line["key"].items()]
+
+    groups = ("training samples", "test samples", "unseen, enrolled")
+    for name in ("softmax", "FedAwS", "FedUV(127)", "FedUV(255)", "FedUV(511)", "untrained"):
+        tried, some = of("choose", name), of("measure", name)
+        assert len(some) == 3
+        cells = [_spread(line[group]["eer"] for line in some) for group in groups]
+        cells += [_spread(line[group]["tpr"][21] for line in some) for group in groups[1:]]  # 1 + 60/3: FPR 0.01
+        if name == "untrained":
+            row = f"| untrained, the control | – | – | {' | '.join(cells)} |"
+        else:
+            best = min(tried, key=lambda line: line["eer"])
+            assert len(tried) == 8 and {line["lr"] for line in some} == {best["lr"]}
+            row = f"| {name} | {best['lr']:g} | {100 * best['eer']:.1f} | {' | '.join(cells)} |"
+        assert row in text, row
+
+
+def test_faces_tuned_alike_are_what_the_kept_runs_say():
+    lines = [json.loads(line) for line in (KEPT / "feduv-lfw.jsonl").read_text().splitlines()]
+    text = (RESULTS / "writers.md").read_text(encoding="utf-8").split("### On faces")[1]
+    _tuned_alike(lines, text)
+    pairs = {
+        name: 100 * statistics.fmean(line["eer"] for line in lines if line["key"] in _keys(lines, name))
+        for name in ("FedAwS", "FedUV(127)", "FedUV(255)", "FedUV(511)")
+    }
+    codes = [pairs[f"FedUV({length})"] for length in (127, 255, 511)]
+    assert f"here {pairs['FedAwS']:.1f} and {min(codes):.1f} to {max(codes):.1f} %" in text
+
+
+def _keys(lines, name):
+    return [line["key"] for line in lines if {"phase": "measure", "method": name}.items() <= line["key"].items()]
+
+
 def test_writers_tuned_alike_are_what_the_kept_runs_say():
-    """FedUV's Figs. 3 and 4: every row of both tables, three seeds each, at the best of eight rates."""
+    """FedUV's Figs. 3 and 4: every row of both tables."""
     lines = [json.loads(line) for line in (KEPT / "feduv-writers.jsonl").read_text().splitlines()]
     text = (RESULTS / "writers.md").read_text(encoding="utf-8")
+    _tuned_alike(lines, text.split("### On faces")[0])
 
     def of(phase, name, **more):
         wanted = {"phase": phase, "method": name, **more}
         return [line for line in lines if wanted.items() <= line["key"].items()]
 
-    for name in ("softmax", "FedAwS", "FedUV(127)", "FedUV(255)", "FedUV(511)"):
-        tried, some = of("choose", name), of("measure", name)
-        best = min(tried, key=lambda line: line["eer"])
-        assert len(tried) == 8 and len(some) == 3 and {line["lr"] for line in some} == {best["lr"]}
-        groups = ("training samples", "test samples", "unseen, enrolled")
-        cells = [_spread(line[group]["eer"] for line in some) for group in groups]
-        cells += [_spread(line[group]["tpr"][21] for line in some) for group in groups[1:]]  # 1 + 60/3: FPR 0.01
-        assert f"| {name} | {best['lr']:g} | {100 * best['eer']:.1f} | {' | '.join(cells)} |" in text
     for name, users in product(
         ("FedUV(127)", "FedUV(127), negatives"), ("everybody from the start", "a fifth joins half-way")
     ):
@@ -525,6 +601,9 @@ def test_losses_that_see_the_round_are_what_the_kept_runs_say(data):
         cells = [_spread(line[what] for line in some) for what in ("eer", "eer_seen", "p@1")]
         row = f"| {title} | {setting} | {100 * best['eer']:.1f} | {' | '.join(cells)} |"
         assert row in text, row
+    some = [line for line in lines if (line["key"]["phase"], line["key"]["method"]) == ("measure", "untrained")]
+    cells = [_spread(line[what] for line in some) for what in ("eer", "eer_seen", "p@1")]
+    assert len(some) == 3 and f"| untrained, the control | – | – | {' | '.join(cells)} |" in text
 
 
 def _unseen(data, name):

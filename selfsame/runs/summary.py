@@ -54,6 +54,7 @@ def wire_rows(wire: Wire, summed: bool = False) -> list[tuple[str, str, str, str
 
 def view(run: Run) -> RunView:
     """Everything a table or a report needs of this run."""
+    choosing = "apart" in run.recipe.data.options  # nobody looks at the picture of such a run, and it takes seconds
     rows = wire_rows(run.problem.method.wire, run.recipe.sums.summed)
     if run.recipe.net.whitened:
         rows.append(("whitening", "up", "sum", "once: mean and covariance of the device's embeddings"))
@@ -94,7 +95,7 @@ def view(run: Run) -> RunView:
         wire=rows,
         seconds=run.seconds,
         roc=run.curves,
-        picture=_picture(run) if run.history and not run.diverged else None,
+        picture=_picture(run) if run.history and not run.diverged and not choosing else None,
         people=_people(run) if run.history and not run.diverged else [],
         warnings=list(run.warnings),
         recipe=to_toml(run.recipe),

@@ -55,6 +55,11 @@ def test_the_picture_has_every_class_and_every_kind(digits):
     assert len(fresh) == 3 and min(fresh) >= 7
 
 
+def test_a_run_that_helps_to_choose_has_no_picture():
+    apart = {"data": {"apart": "samples"}}
+    assert view(a_run(None, **apart)).picture is None and view(a_run(None)).picture is not None
+
+
 @pytest.mark.parametrize(
     ("method", "metric"), [("fedhide", "cosine"), ("fedaws", "cosine"), ("fedmetric", "euclidean")]
 )
