@@ -98,6 +98,7 @@ class Contest:
     contenders: tuple[Contender, ...]
     changed: tuple[str, ...] = ()
     patience: int = 0  # of the recipe, which no run for choosing has
+    own_rounds: int = 0  # of the recipe as its file has it
 
     @property
     def best(self) -> Contender | None:
@@ -131,6 +132,11 @@ def remarks(contest: Contest) -> list[str]:
     if best is None:
         return ["Every setting diverged: try smaller learning rates."]
     out = [f"{said}." for said in at_an_end(contest.ladders, best.point)]
+    if best.round < contest.own_rounds and all(ladder.key != "run.rounds" for ladder in contest.ladders):
+        out.append(
+            f"Chosen after {best.round:,} of the recipe's {contest.own_rounds:,} rounds: short runs ask for higher "
+            "learning rates than long ones, so judge the best few again without --rounds, or use --halving."
+        )
     if lost := sum(one.mean is None for one in contest.contenders):
         out.append(f"{lost} of {len(contest.contenders)} settings diverged.")
     rest = [one for one in contest.contenders[1:] if one.mean is not None and one.round == best.round]

@@ -263,6 +263,7 @@ class Tuning(Campaign):
             contenders=tuple(order),
             changed=tuple(self.task.changed),
             patience=self.task.recipe.run.patience,
+            own_rounds=0 if self.task.variant is None else self.task.variant.own_rounds,
         )
 
     def _apart_words(self) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,16 @@ def test_early_rounds_that_mislead_are_said():
     assert any(
         said.startswith("2 of the settings that were stopped early had a better figure") for said in remarks(found)
     )
+
+
+def test_a_choice_by_short_runs_is_said():
+    short = replace(contest([(0.2,), (0.1,), (0.3,), (0.4,)]), own_rounds=600)
+    (said,) = [line for line in remarks(short) if "short runs" in line]
+    assert said.startswith("Chosen after 60 of the recipe's 600 rounds")
+    tried = tuple(replace(one, point={"run.rounds": 60 * one.number}) for one in short.contenders)
+    by_rounds = replace(short, ladders=tuple(read_ladders(["run.rounds=60,120,180,240"])), contenders=tried)
+    for other in (replace(short, own_rounds=60), by_rounds):
+        assert not any("short runs" in line for line in remarks(other))
 
 
 def test_tables_fit_a_terminal():
