@@ -103,6 +103,9 @@ def test_table_1_of_fedaws_is_what_the_kept_runs_and_its_page_say():
             said = f"{found['measured']:.1f} ± {found['half_range']:.1f}"
             cells += [f"{found['paper']:.1f}", said, f"{found['difference']:+.1f}"]
         assert f"| {title} | {' | '.join(cells)} |" in text, cells
+    said = "FedAwS {:.1f} % (paper 69.6), softmax {:.1f} % (70.0)"
+    found = [page[f"{name}, ResNet-56"]["p@1"]["measured"] for name in ("FedAwS", "softmax")]
+    assert said.format(*found) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("which", ["delicious", "bibtex", "corel5k"])
