@@ -527,6 +527,11 @@ def test_faces_tuned_alike_are_what_the_kept_runs_say():
     }
     codes = [pairs[f"FedUV({length})"] for length in (127, 255, 511)]
     assert f"here {pairs['FedAwS']:.1f} and {min(codes):.1f} to {max(codes):.1f} %" in text
+    words = {"uniform": "everybody weighs the same", "samples": "people weigh by their pictures"}
+    longer = [json.loads(line) for line in (KEPT / "weights-lfw.jsonl").read_text().splitlines()]
+    assert len(longer) == 3
+    for line in longer:
+        assert f"| {words[line['weights']]} | {line['lr']:g} | {100 * line['eer']:.1f} |" in text
 
 
 def _keys(lines, name):
