@@ -30,16 +30,17 @@ from typing import Any
 import frontier
 import numpy as np
 from frontier import (
+    UNTRAINED,
     Tables,
     all_chosen,
     eer_by_person,
     federation_of,
     figures,
     grid_keys,
+    ran,
     recipe,
     spread,
     trained,
-    untrained,
 )
 from sharing import finished, share
 
@@ -65,7 +66,6 @@ METHODS: dict[str, Tables] = {
         for name, weight in LESS.items()
     },
 }
-UNTRAINED = "untrained"
 IN_COURSE = ("FedUV(127)", NEGATIVES, *LESS)
 IN_ROC = [name for name in METHODS if name not in (NEGATIVES, *LESS)]
 JOINING = {"everybody from the start": {}, "a fifth joins half-way": {"late": 0.2}}
@@ -100,9 +100,7 @@ def measure(args: argparse.Namespace, names: list[str]) -> None:
     def one(key: Tables) -> Tables:
         method, rate = best[key["method"]]
         order = recipe(args, method, rate, key["seed"], {})
-        run, seconds = (
-            (untrained(order, federation()), 0.0) if key["method"] == UNTRAINED else trained(order, federation())
-        )
+        run, seconds = ran(key["method"], order, federation())
         machine = facts(choose_machine(run.recipe.run).device)
         return {"options": method, "lr": rate, **figures(run), **curves(run), "seconds": seconds, "machine": machine}
 

@@ -68,6 +68,7 @@ _MARGINS = ({"positive_margin": 0.9}, {"positive_margin": 0.7})
 # The split rounds of FDML have Adam on the server, and these rates there: a device returns its gradient as it is.
 ADAM = {"optimiser": "adam", "momentum": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0}
 RATES = (0.0003, 0.001, 0.003, 0.01)
+UNTRAINED = "untrained"
 # Of each method four learning rates times two settings of its own.
 METHODS: dict[str, tuple[Tables, tuple[Tables, Tables]]] = {
     "softmax": ({"name": "softmax"}, ({"scale": 16.0}, {"scale": 32.0})),
@@ -149,6 +150,11 @@ def untrained(order: Any, federation: Any) -> Run:
     """The control: the network as it starts, with templates that the clients enrol with their own samples."""
     problem = prepare(order, federation)
     return as_untrained(Run(problem, begin(problem)))
+
+
+def ran(name: str, order: Any, federation: Any) -> tuple[Run, float]:
+    """A run to its end, or the control before its first round; and how long its rounds took."""
+    return (untrained(order, federation), 0.0) if name == UNTRAINED else trained(order, federation)
 
 
 def eer_by_person(scored: Scored, purpose: str) -> Tables:

@@ -27,6 +27,7 @@ from itertools import product
 import frontier
 from frontier import (
     RATES,
+    UNTRAINED,
     Tables,
     adam,
     all_chosen,
@@ -35,10 +36,9 @@ from frontier import (
     federation_of,
     figures,
     grid_keys,
+    ran,
     recipe,
     spread,
-    trained,
-    untrained,
 )
 from sharing import finished, share
 
@@ -49,7 +49,6 @@ from selfsame.measure.looks import unseen_trials
 
 # The momentum rows have the recipe's server and the learning rates of bench/frontier.py, the others Adam with its own.
 MOMENTUM = ("softmax", "FedCrowd")
-UNTRAINED = "untrained"
 
 
 def _enclave(kind: str, *own: Tables) -> tuple[Tables, tuple[Tables, ...]]:
@@ -89,7 +88,7 @@ def measured(
     """The figures of one run."""
     method, rate = setting
     order = recipe(args, method, rate, seed, server_of(name, rate))
-    run, seconds = (untrained(order, federation), 0.0) if name == UNTRAINED else trained(order, federation)
+    run, seconds = ran(name, order, federation)
     machine = facts(choose_machine(run.recipe.run).device)
     scored = unseen_trials(run.problem.method, run.embed, run.problem.federation.unseen, run.problem.federation.trials)
     by_person = {"by person": eer_by_person(scored, "unseen")}
@@ -124,17 +123,20 @@ def table(args: argparse.Namespace) -> None:
     lines = finished(args.file)
     print("| loss | EER, people set apart | EER, unseen | EER, seen | P@1 | chosen | seeds |")
     print("|---|---:|---:|---:|---:|---|---:|")
-    for name in LOSSES:
+    for name in (*LOSSES, UNTRAINED):
         here = [line for line in lines if line["key"]["method"] == name]
         tried = [line["eer"] for line in here if line["key"]["phase"] == "choose" and line["eer"] is not None]
         some = [line for line in here if line["key"]["phase"] == "measure"]
         best = chosen(args, name)
-        if best is None:
+        if best is None and not some:
             continue
         cells = [spread([line[what] for line in some]) for what in ("eer", "eer_seen", "p@1")]
         apart = f"{100 * min(tried):.1f}" if tried else "-"
-        said = ", ".join(f"{key} {value}" for key, value in best[0].items() if key not in ("name", "kind"))
-        print(f"| {name} | {apart} | {' | '.join(cells)} | lr {best[1]:g}, {said} | {len(some)} |")
+        said = "-"
+        if best is not None:
+            own = ", ".join(f"{key} {value}" for key, value in best[0].items() if key not in ("name", "kind"))
+            said = f"lr {best[1]:g}, {own}"
+        print(f"| {name} | {apart} | {' | '.join(cells)} | {said} | {len(some)} |")
 
 
 def main() -> None:

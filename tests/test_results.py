@@ -522,7 +522,10 @@ def test_faces_tuned_alike_are_what_the_kept_runs_say():
     text = (RESULTS / "writers.md").read_text(encoding="utf-8").split("### On faces")[1]
     _tuned_alike(lines, text)
     pairs = {
-        name: 100 * statistics.fmean(line["eer"] for line in lines if line["key"] in _keys(lines, name))
+        name: 100
+        * statistics.fmean(
+            line["eer"] for line in lines if {"phase": "measure", "method": name}.items() <= line["key"].items()
+        )
         for name in ("FedAwS", "FedUV(127)", "FedUV(255)", "FedUV(511)")
     }
     codes = [pairs[f"FedUV({length})"] for length in (127, 255, 511)]
@@ -532,10 +535,6 @@ def test_faces_tuned_alike_are_what_the_kept_runs_say():
     assert len(longer) == 3
     for line in longer:
         assert f"| {words[line['weights']]} | {line['lr']:g} | {100 * line['eer']:.1f} |" in text
-
-
-def _keys(lines, name):
-    return [line["key"] for line in lines if {"phase": "measure", "method": name}.items() <= line["key"].items()]
 
 
 def test_writers_tuned_alike_are_what_the_kept_runs_say():

@@ -134,8 +134,8 @@ def remarks(contest: Contest) -> list[str]:
     out = [f"{said}." for said in at_an_end(contest.ladders, best.point)]
     if best.round < contest.own_rounds and all(ladder.key != "run.rounds" for ladder in contest.ladders):
         out.append(
-            f"Chosen after {best.round:,} of the recipe's {contest.own_rounds:,} rounds: short runs ask for higher "
-            "learning rates than long ones, so judge the best few again without --rounds, or use --halving."
+            f"Chosen after {best.round:,} of the recipe's {contest.own_rounds:,} rounds: short runs often ask for "
+            "higher learning rates than long ones, so judge the best few again without --rounds."
         )
     if lost := sum(one.mean is None for one in contest.contenders):
         out.append(f"{lost} of {len(contest.contenders)} settings diverged.")
