@@ -15,7 +15,7 @@ from selfsame.engine.machine import Machine
 from selfsame.errors import SelfsameError
 from selfsame.methods.base import Fields
 from selfsame.nets.coupling import batch_coupled
-from selfsame.nets.fast import Passes, passes_for
+from selfsame.nets.fast import Load, Passes, passes_for
 from selfsame.nets.learned import DOWN, UP, Learned
 from selfsame.nets.own_kernels import OwnKernels
 from selfsame.nets.tied import further_names, tie
@@ -77,10 +77,18 @@ def _first(flat: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
 class Model:
     """An embedding network without parameters of its own: theta is always passed in.
 
-    Where `learned` leaves some out, theta holds those that learn and the adapters, and the rest is constant.
+    Where `learned` leaves some out, theta holds those that learn and the adapters, and the rest is constant. `load` is
+    what training asks of it, for passes that are made for that.
     """
 
-    def __init__(self, net: nn.Module, head: Fields, machine: Machine = _HERE, learned: Learned | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        head: Fields,
+        machine: Machine = _HERE,
+        learned: Learned | None = None,
+        load: Load | None = None,
+    ) -> None:
         coupled = batch_coupled(net)
         if coupled is not None:
             raise SelfsameError(
@@ -120,8 +128,9 @@ class Model:
         self._innermost = self.device.type != "cpu" or not self.constants
         # vmap knows no recurrent layers: replicas of such a network run one after another.
         self._stacks = not recurrent
-        wanted = (machine.compile or machine.graphs) and not self.constants
-        self.passes: Passes | None = passes_for(net, shapes, self.device, self.autocast) if wanted else None
+        wanted = (machine.compile or machine.graphs or load is not None) and not self.constants
+        given = (shapes, self.device, self.dtype, self.autocast, load)
+        self.passes: Passes | None = passes_for(net, *given) if wanted else None
         compiled = self.compiled and self.passes is None
         self._fast = torch.compile(self.embed_eager, dynamic=False) if compiled else self.embed_eager
 
@@ -155,10 +164,11 @@ class Model:
     def embed_eager(self, theta_P: Tensor, x: Tensor) -> Tensor:
         """Embeddings (S, D) of samples (S, *shape)."""
         wanted = x.requires_grad or theta_P.requires_grad
-        if self.passes is not None and not wanted:  # training and evaluation have the same arithmetic
-            return self.passes.forward(theta_P[None], x[None])[0][0]
+        transformed = torch._C._functorch.maybe_current_level() is not None
+        if self.passes is not None and not wanted and not transformed:  # evaluation has training's arithmetic
+            return self.passes.embed(theta_P[None], x[None])[0]
         views = self.net_views(theta_P)
-        if torch._C._functorch.maybe_current_level() is not None:  # vmap knows one memory format only
+        if transformed:  # vmap knows one memory format only
             views = {name: view.contiguous() for name, view in views.items()}
         elif x.dim() == 4 and self._innermost:
             x = _channels_last(x)
@@ -212,7 +222,7 @@ class Model:
         convolutions in groups are slow. So do recurrent networks everywhere.
         """
         if self.passes is not None and not theta_MP.requires_grad:
-            return self.passes.forward(theta_MP, x_MB)[0]
+            return self.passes.embed(theta_MP, x_MB)
         if self._in_turn(x_MB):
             each = zip(theta_MP.unbind(), x_MB.unbind(), strict=True)
             return torch.stack([self.embed_eager(theta_P, x_B) for theta_P, x_B in each])
@@ -225,7 +235,10 @@ class Model:
         pass is done twice: once for the embeddings, and once for the derivatives, which need what comes of them.
         """
         if self.passes is not None:
-            return self.embed_each_and_back(theta_P.repeat(len(x_MB), 1), x_MB)  # kernels read rows one after another
+            row = theta_P[None]
+            return self.embed_each_and_back(
+                row.expand(len(x_MB), -1) if self.passes.shares else row.repeat(len(x_MB), 1), x_MB
+            )
         if self._in_turn(x_MB):
             theta = theta_P.detach().requires_grad_()
             with torch.enable_grad():

@@ -14,6 +14,7 @@ from selfsame import methods, nets
 from selfsame.config.presets import preset
 from selfsame.config.recipe import NetPart, Recipe, to_toml
 from selfsame.data import DATASETS, Federation, load
+from selfsame.engine.batches import steps_a_round
 from selfsame.engine.enrolling import ENROLLED
 from selfsame.engine.groups import initially_present
 from selfsame.engine.joint import check_split, within_budget
@@ -29,6 +30,7 @@ from selfsame.engine.sums import check_sums, with_sums
 from selfsame.engine.weight_files import read_weights
 from selfsame.errors import SelfsameError
 from selfsame.methods import LocalLoss
+from selfsame.nets.fast import Load
 from selfsame.nets.learned import Learned, choose_learned
 from selfsame.nets.tied import fill
 from selfsame.streams import Stream
@@ -164,7 +166,7 @@ def prepare(
     learned = learned_of(recipe.net, net, federation.shape, recipe.run.seed)
     if recipe.net.start and (folder is None or not (folder / KEPT).is_file()):
         check_drawn(net, recipe.net, learned)
-    model = Model(net, head, choose_machine(recipe.run), learned)
+    model = Model(net, head, choose_machine(recipe.run), learned, load_of(recipe, federation))
     if recipe.net.keep and isinstance(method, methods.SplitLoss):
         raise SelfsameError("net.keep: in split rounds the enclave computes the loss, which knows no first network")
     length = float(torch.linalg.vector_norm(model.first_theta, dtype=torch.float64))
@@ -198,6 +200,15 @@ def set_options(recipe: Recipe, world: methods.World) -> dict[str, Any]:
         if value != unset:
             found[key] = value
     return found
+
+
+def load_of(recipe: Recipe, federation: Federation) -> Load | None:
+    """What the recipe asks of the network; where it wants compiled passes however short it is, it says no number."""
+    if recipe.run.compile == "off":
+        return None
+    steps = steps_a_round(recipe.local, int(federation.count_N.max()))
+    samples = recipe.run.rounds * cohort_size(recipe, federation.clients) * steps * recipe.local.batch
+    return Load(federation.shape, None if recipe.run.compile == "on" else samples)
 
 
 def learned_of(part: NetPart, net: nn.Module, shape: tuple[int, ...], seed: int) -> Learned | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from selfsame.nets.fast.resnet_cuda import FusedResNet
+from selfsame.nets.fast.small import small_passes
 from selfsame.nets.resnet import ResNet
 
 
@@ -16,6 +18,11 @@ class Passes(Protocol):
 
     The module is the definition, and the oracle of the tests.
     """
+
+    shares: bool  # whether the networks may be one row of memory, where they are the same
+
+    def embed(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
+        """Embeddings (M, B, D) alone."""
 
     def forward(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, Any]:
         """Embeddings (M, B, D), and what `backward` needs."""
@@ -27,13 +34,28 @@ class Passes(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a network: samples of one shape, so many of them in training, as far as that is known."""
+
+    shape: tuple[int, ...]
+    samples: int | None = None
+
+
 def passes_for(
-    net: nn.Module, shapes: dict[str, torch.Size], device: torch.device, autocast: torch.dtype | None
+    net: nn.Module,
+    shapes: dict[str, torch.Size],
+    device: torch.device,
+    dtype: torch.dtype,
+    autocast: torch.dtype | None,
+    load: Load | None,
 ) -> Passes | None:
     """The written-out passes of a network on a device, if there are any.
 
     `shapes` are those of the network's tensors, in the order in which they lie in theta.
     """
+    if device.type == "cpu" and load is not None and dtype == torch.float32 and autocast is None:
+        return small_passes(net, load.shape, shapes, load.samples)
     low = device.type == "cuda" and autocast == torch.bfloat16
     if low and isinstance(net, ResNet) and FusedResNet.fits(net):
         return FusedResNet(net, shapes)

@@ -61,6 +61,8 @@ class _Pass:
 class FusedResNet:
     """Runs a `ResNet` whose parameters lie in theta: matrices first, then vectors, kernels channels-last."""
 
+    shares = False  # kernels read rows one after another
+
     def __init__(
         self, net: ResNet, shapes: dict[str, torch.Size], ops: Any = None, low: torch.dtype = torch.bfloat16
     ) -> None:
@@ -113,6 +115,10 @@ class FusedResNet:
             return False
         norms = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
         return all(m.affine and supported(m.num_channels, m.num_groups) for m in norms)
+
+    def embed(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
+        """Embeddings (M, B, D) alone."""
+        return self.forward(theta_MP, x_MB)[0]
 
     def forward(self, theta_MP: Tensor, x_MB: Tensor) -> tuple[Tensor, list[_Pass]]:
         """Embeddings (M, B, D) of images (M, B, C, H, W), and what the backward pass needs of each network."""
