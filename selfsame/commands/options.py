@@ -32,7 +32,10 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1 or auto.")]
 Precision = Annotated[str | None, typer.Option(help="auto, float32, float64 or bfloat16 (autocast).")]
 Compile = Annotated[
     str | None,
-    typer.Option(help="torch.compile and CUDA graphs: auto (on CUDA), on, off, or graphs alone."),
+    typer.Option(
+        help="auto, on, off, or graphs alone. On CUDA, on is auto: torch.compile and graphs. On a CPU small networks "
+        "become C code: auto where the run is long enough to gain, on always."
+    ),
 ]
 EngineName = Annotated[str | None, typer.Option("--engine", help="auto, cohort or reference (one client at a time).")]
 Aggregation = Annotated[

@@ -50,7 +50,9 @@ class RunPart:
     engine: str = "auto"  # reference: one client after another; cohort, which auto means: all at once
     device: str = "auto"  # cpu, cuda, cuda:1 and so on; auto: CUDA where there is one
     precision: str = "auto"  # of the network's passes; auto: bfloat16 on CUDA, float32 elsewhere
-    compile: str = "auto"  # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA
+    # on: torch.compile and CUDA graphs; graphs: the latter alone; auto: on, on CUDA. On a CPU, on is C code for small
+    # networks, and auto the same where a training is long enough to gain.
+    compile: str = "auto"
     shard_tables: bool = False  # with torchrun: each process keeps a part of the class embeddings
     patience: int = 0  # evaluations without a better EER on validation samples, after which training ends; 0: any
     training_figures: bool = False  # record P@1 on 2,000 of the clients' own samples as well

@@ -131,6 +131,8 @@ class Model:
         wanted = (machine.compile or machine.graphs or load is not None) and not self.constants
         given = (shapes, self.device, self.dtype, self.autocast, load)
         self.passes: Passes | None = passes_for(net, *given) if wanted else None
+        if self.passes is not None and self.device.type == "cpu":
+            self.compiled = False  # what stands around such passes is too small to gain
         compiled = self.compiled and self.passes is None
         self._fast = torch.compile(self.embed_eager, dynamic=False) if compiled else self.embed_eager
 

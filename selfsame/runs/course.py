@@ -298,6 +298,7 @@ class Run:
             **several,
             "data": f"{problem.federation.name}: {problem.world.clients} clients, {problem.world.classes} classes",
             "network": f"{self.recipe.net.name}, {self._sizes()}, {problem.world.dim}-d",
+            **({} if problem.model.passes is None else {"passes": problem.model.passes.kind}),
             **_start_words(self.recipe.net),
             **self._whitening(),
             "seed": str(self.recipe.run.seed),

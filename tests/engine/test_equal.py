@@ -21,6 +21,7 @@ from selfsame.engine.state import begin
 from selfsame.methods import METHODS, SplitLoss
 from selfsame.nets.fast import plain
 from selfsame.nets.fast.resnet_cuda import FusedResNet
+from selfsame.nets.fast.small.build import compiler
 from selfsame.nets.resnet import ResNet
 from selfsame.streams import Stream
 
@@ -51,6 +52,33 @@ def compare(name: str, federation=None, options=None, **parts) -> None:
 def test_steps(name, steps, cohort):
     server = {"optimiser": "momentum", "weight_decay": 1e-3} if cohort else {}
     compare(name, cohort=cohort, local={"steps": steps}, server=server, run={"rounds": 3 if cohort else 2})
+
+
+COMPILED = {"compile": "on"}  # with passes as C code, whose reference is the module under autograd
+
+
+@pytest.mark.parametrize(("name", "steps"), several([1, 3]))
+def test_compiled_passes(name, steps):
+    problem = build(name, local={"steps": steps}, run={"rounds": 2, **COMPILED})
+    if not compiler():
+        pytest.skip("there is no C compiler here")
+    assert problem.model.passes is not None and not problem.model.compiled
+    compare(name, local={"steps": steps}, run={"rounds": 2, **COMPILED})
+
+
+def test_compiled_passes_of_sums():
+    """A client's own update is clipped and rounded: the first step shares one network."""
+    sums = {"aggregation": "masked", "clip": 0.05}
+    compare("fedcrowd", cohort={"size": 5}, sums=sums, run={"rounds": 3, **COMPILED})
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_compiled_passes_go_on_bit_for_bit(precision):
+    problem = build("fedhide", local={"steps": 2}, run={"rounds": 4, "precision": precision, **COMPILED})
+    (whole, _), state = train(problem), begin(problem)
+    for first in (0, 2):
+        Engine(problem).run(state, make_plan(problem.recipe, first, 2, state.present))
+    assert torch.equal(whole.theta_P, state.theta_P)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ONCE])

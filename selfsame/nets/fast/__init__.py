@@ -19,6 +19,7 @@ class Passes(Protocol):
     The module is the definition, and the oracle of the tests.
     """
 
+    kind: str  # what they are, in words
     shares: bool  # whether the networks may be one row of memory, where they are the same
 
     def embed(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
@@ -54,8 +55,8 @@ def passes_for(
 
     `shapes` are those of the network's tensors, in the order in which they lie in theta.
     """
-    if device.type == "cpu" and load is not None and dtype == torch.float32 and autocast is None:
-        return small_passes(net, load.shape, shapes, load.samples)
+    if device.type == "cpu" and load is not None and autocast is None:
+        return small_passes(net, load.shape, shapes, dtype, load.samples)
     low = device.type == "cuda" and autocast == torch.bfloat16
     if low and isinstance(net, ResNet) and FusedResNet.fits(net):
         return FusedResNet(net, shapes)

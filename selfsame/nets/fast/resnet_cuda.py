@@ -61,6 +61,7 @@ class _Pass:
 class FusedResNet:
     """Runs a `ResNet` whose parameters lie in theta: matrices first, then vectors, kernels channels-last."""
 
+    kind = "written out, Triton kernels"
     shares = False  # kernels read rows one after another
 
     def __init__(

@@ -15,7 +15,7 @@ from selfsame.nets.fast.small.tiles import processor
 from selfsame.nets.fast.small.trace import Steps, traced
 
 _WORTH = 2**38  # multiplications of a training, from which on it is compiled: some seconds of it on one core
-_SPARE = 2**26  # floats that are kept for the next pass: memory that is new to a process comes page by page, cleared
+_SPARE = 2**26  # numbers that are kept for the next pass: memory that is new to a process comes page by page, cleared
 _A_THREAD = 2**21  # multiplications that are worth a thread of their own
 
 
@@ -36,6 +36,7 @@ class Done:
 class SmallPasses:
     """The two passes of M small networks (see `Passes`)."""
 
+    kind = "C code for this processor"
     shares = True
 
     def __init__(self, steps: Steps, shapes: dict[str, torch.Size], made: ctypes.CDLL) -> None:
@@ -101,7 +102,11 @@ def _at(values: Tensor) -> ctypes.c_void_p:
 
 
 def small_passes(
-    net: nn.Module, shape: tuple[int, ...], shapes: dict[str, torch.Size], samples: int | None = None
+    net: nn.Module,
+    shape: tuple[int, ...],
+    shapes: dict[str, torch.Size],
+    dtype: torch.dtype = torch.float32,
+    samples: int | None = None,
 ) -> SmallPasses | None:
     """The passes of a network for images of this shape.
 
@@ -113,5 +118,5 @@ def small_passes(
         return None
     if not set(steps.names) <= set(shapes):
         return None  # some tensors are known by another's name
-    made = library(code(steps, shapes, processor(macros())))
+    made = library(code(steps, shapes, processor(macros(), 64 if dtype == torch.float64 else 32)))
     return None if made is None else SmallPasses(steps, shapes, made)

@@ -33,26 +33,26 @@ class Emitter:
         side: int, channels: int, stride: int, vectors: int, begin: str,
     ) -> list[str]:  # fmt: skip
         """Calls for all places of an image: `a` with its zeros around, with packed kernels, to `to`."""
-        lanes, row_floats, step = self.cpu.lanes, inside.row, inside.step
+        lanes, row_step, step = self.cpu.lanes, inside.row, inside.step
         whole = step == channels  # rows of a window then lie in one piece
         calls = []
         for first, wide in self.tiles.blocks(vectors):
             width = wide * lanes
             if whole:
-                loops: list[Loop] = [(side, row_floats, side * channels * width), (side * channels, 1, width)]
+                loops: list[Loop] = [(side, row_step, side * channels * width), (side * channels, 1, width)]
             else:
                 loops = [
-                    (side, row_floats, side * channels * width),
+                    (side, row_step, side * channels * width),
                     (side, step, channels * width),
                     (channels, 1, width),
                 ]
             block = f"{kernels} + {first * lanes * side**2 * channels}"
             for i, j, tall, broad in self.tiles.windows(rows, columns, wide):
                 spots = [(p, q) for p in range(tall) for q in range(broad)]
-                ats = [stride * (p * row_floats + q * step) for p, q in spots]
+                ats = [stride * (p * row_step + q * step) for p, q in spots]
                 outs = [p * out.row + q * out.step for p, q in spots]
                 name = self.tiles.tile(ats, wide, loops, outs, begin)
-                at = stride * (i * row_floats + j * step)
+                at = stride * (i * row_step + j * step)
                 to_at = out.origin + i * out.row + j * out.step + first * lanes
                 begin_at = f"{row} + {first * lanes}" if row else "0"
                 calls.append(f"  {name}({a} + {at}, {block}, {begin_at}, {to} + {to_at}, 0);")
@@ -128,10 +128,8 @@ class Emitter:
             number, outs, taps, lanes = conv.out.number, conv.out.channels, conv.taps, self.cpu.lanes
             weight = f"theta + {self.places[conv.weight]}"
             if conv.standard:
-                code.append(
-                    f"  standardise({weight}, {outs}, {taps}, {TINY!r}f, space + {self.memory.standard[number]});"
-                )
-                weight = f"space + {self.memory.standard[number]}"
+                plain, weight = weight, f"space + {self.memory.standard[number]}"
+                code.append(f"  standardise({plain}, {outs}, {taps}, {self.cpu.number(TINY)}, {weight});")
             ins = conv.inside.channels
             for first, wide in self.tiles.blocks(self.memory.up(ins if turned else outs) // lanes):
                 if turned:
@@ -145,11 +143,11 @@ class Emitter:
                     )
             if not turned:
                 code.append(
-                    f"  memset(space + {self.memory.biases[number]}, 0, sizeof(float) * {self.memory.up(outs)});"
+                    f"  memset(space + {self.memory.biases[number]}, 0, sizeof(real) * {self.memory.up(outs)});"
                 )
                 if conv.bias:
                     bias = f"theta + {self.places[conv.bias]}"
-                    code.append(f"  memcpy(space + {self.memory.biases[number]}, {bias}, sizeof(float) * {outs});")
+                    code.append(f"  memcpy(space + {self.memory.biases[number]}, {bias}, sizeof(real) * {outs});")
         return code
 
     def give(self) -> list[str]:
@@ -162,21 +160,21 @@ class Emitter:
                 sums = f"space + {self.memory.sums[number]}"
                 tail = f"{outs}, {taps}, {self.memory.up(outs)}"
                 if step.standard:
-                    code.append(f"  give_standard({sums}, theta + {to}, {tail}, {TINY!r}f, row + {to});")
+                    code.append(f"  give_standard({sums}, theta + {to}, {tail}, {self.cpu.number(TINY)}, row + {to});")
                 else:
                     code.append(f"  give_kernels({sums}, {tail}, row + {to});")
-                code.append(f"  memset({sums}, 0, sizeof(float) * {taps * self.memory.up(outs)});")
+                code.append(f"  memset({sums}, 0, sizeof(real) * {taps * self.memory.up(outs)});")
                 if step.bias:
                     sums = f"space + {self.memory.bias_sums[number]}"
                     code.append(f"  give({sums}, {outs}, row + {self.places[step.bias]});")
-                    code.append(f"  memset({sums}, 0, sizeof(float) * {self.memory.up(outs)});")
+                    code.append(f"  memset({sums}, 0, sizeof(real) * {self.memory.up(outs)});")
             elif step.norm is not None:
                 channels, wide = step.inside.channels, self.memory.stride(step.inside)
                 if step.norm.weight:
                     for name, at in ((step.norm.weight, 0), (step.norm.bias, wide)):
                         sums = f"space + {self.memory.norm_sums[number] + at}"
                         code.append(f"  give({sums}, {channels}, row + {self.places[name]});")
-                code.append(f"  memset(space + {self.memory.norm_sums[number]}, 0, sizeof(float) * {2 * wide});")
+                code.append(f"  memset(space + {self.memory.norm_sums[number]}, 0, sizeof(real) * {2 * wide});")
         return code
 
     # Tails, features and the linear layer
@@ -195,17 +193,17 @@ class Emitter:
             gamma, beta = self._norm(tail.norm)
             terms = f"saved + {self.memory.terms[tail.out.number]}"
             image = f"saved + {inside.origin}, {tail.inside.rows}, {tail.inside.columns}, {inside.row}, {width}"
-            given = f"{tail.inside.channels}, {tail.norm.groups}, {tail.norm.eps!r}f, {gamma}, {beta}"
+            given = f"{tail.inside.channels}, {tail.norm.groups}, {self.cpu.number(tail.norm.eps)}, {gamma}, {beta}"
             code.append(f"  norm_terms({image}, {given}, {terms});")
         if tail.out.border:
-            code.append(f"  memset(saved + {out.at}, 0, sizeof(float) * {out.size});")
+            code.append(f"  memset(saved + {out.at}, 0, sizeof(real) * {out.size});")
         more = "0, 0, 0, 0"
         if tail.add is not None:
             lie = self.memory.values[tail.add.number]
             more = f"saved + {lie.origin}, {tail.thin * lie.row}, {tail.thin * lie.step}, {lie.step}"
         image = f"saved + {inside.origin}, {tail.out.rows}, {tail.out.columns}, {inside.row}, {width}"
         norm = f"{int(tail.norm is not None)}, {terms}"
-        given = f"{tail.slope!r}f, {tail.pool}, saved + {out.origin}, {out.row}"
+        given = f"{self.cpu.number(tail.slope)}, {tail.pool}, saved + {out.origin}, {out.row}"
         return [*code, f"  tail_forward({image}, {norm}, {more}, {given});"]
 
     def tail_backward(self, tail: Tail, written: set[int]) -> list[str]:
@@ -219,7 +217,7 @@ class Emitter:
         if tail.add is not None:
             lie, shared = self.memory.pulls[tail.add.number], tail.add.number in written
             if not shared and tail.thin > 1:
-                code.append(f"  memset(space + {lie.at}, 0, sizeof(float) * {lie.size});")
+                code.append(f"  memset(space + {lie.at}, 0, sizeof(real) * {lie.size});")
             more = f"space + {lie.origin}, {tail.thin * lie.row}, {tail.thin * lie.step}, {int(shared)}, {lie.step}"
         add = int(tail.inside.number in written)
         sums = self.memory.norm_sums.get(number)
@@ -227,7 +225,8 @@ class Emitter:
         shape = f"{tail.inside.rows}, {tail.inside.columns}, {tail.out.rows}, {tail.out.columns}"
         code.append(
             f"  tail_backward(saved + {inside.origin}, {shape}, {inside.row}, {width}, {tail.inside.channels}, "
-            f"{int(norm is not None)}, {norm.groups if norm else 1}, {gamma}, {terms}, {tail.slope!r}f, {tail.pool}, "
+            f"{int(norm is not None)}, {norm.groups if norm else 1}, {gamma}, {terms}, "
+            f"{self.cpu.number(tail.slope)}, {tail.pool}, "
             f"saved + {out.origin}, {out.row}, space + {dz.origin}, {dz.row}, {dz.step}, space + {dy.origin}, "
             f"{dy.row}, {dy.step}, {add}, {more}, {parameters});"
         )
@@ -268,7 +267,7 @@ class Emitter:
                 back.append(f"  {name}(pull + {j}, f + {first * lanes}, 0, {to}, n);")
         if rest:
             back.append(
-                f"  for (int b = 0; b < n; b++) for (int k = {count - rest}; k < {count}; k++) {{ float t = 0;\n"
+                f"  for (int b = 0; b < n; b++) for (int k = {count - rest}; k < {count}; k++) {{ real t = 0;\n"
                 f"    for (int d = 0; d < {width}; d++) {{ t += pull[b * {width} + d] * w[d * {count} + k];\n"
                 f"      row[{weight} + d * {count} + k] += pull[b * {width} + d] * f[(int64_t)b * SAVED + k]; }}\n"
                 f"    to[b * {count} + k] = t; }}"
@@ -276,10 +275,10 @@ class Emitter:
         if bias >= 0:
             back.append(f"  for (int b = 0; b < n; b++) give(pull + b * {width}, {width}, row + {bias});")
         return "\n".join([
-            "static void linear_forward(const float *f, const float *theta, float *out, int n) {",
+            "static void linear_forward(const real *f, const real *theta, real *out, int n) {",
             "  int b;", *forward, "}",
-            "static void linear_backward(const float *f, const float *theta, const float *pull, float *to, float *row,",
-            f"                            int n) {{\n  int b;\n  const float *w = theta + {weight};", *back, "}",
+            "static void linear_backward(const real *f, const real *theta, const real *pull, real *to, real *row,",
+            f"                            int n) {{\n  int b;\n  const real *w = theta + {weight};", *back, "}",
         ])  # fmt: skip
 
     def code(self) -> str:
@@ -306,21 +305,29 @@ class Emitter:
             )
         linear = self.linear(features, self.steps.linear)
         sizes = {
-            "V": self.cpu.lanes, "CHUNK": CHUNK, "MOST_THREADS": MOST_THREADS, "SAVED": self.memory.saved,
-            "SPACE": self.memory.space, "SIZE": self.size, "FEATURES": self.memory.features, "PULLED": features.count,
-            "PULLS": self.memory.pulled, "WIDTH": self.steps.linear.width,
+            "REAL": self.cpu.bits,
+            "V": self.cpu.lanes,
+            "CHUNK": CHUNK,
+            "MOST_THREADS": MOST_THREADS,
+            "SAVED": self.memory.saved,
+            "SPACE": self.memory.space,
+            "SIZE": self.size,
+            "FEATURES": self.memory.features,
+            "PULLED": features.count,
+            "PULLS": self.memory.pulled,
+            "WIDTH": self.steps.linear.width,
             "SAMPLE": first.places * first.channels,
-        }  # fmt: skip
+        }
         here = resources.files(__package__)
         return "\n".join([
             *(f"#define {name} {value}" for name, value in sizes.items()),
             (here / "parts.h").read_text(encoding="utf-8"), *self.tiles.text,
-            "static void pack_forward(const float *theta, float *space) {", *self.pack(False), "}",
-            "static void pack_backward(const float *theta, float *space) {", *self.pack(True), "}",
-            "static void give_all(const float *theta, float *space, float *row) {", "  (void)theta;", *self.give(), "}",
-            "static void forward_image(const float *x, const float *theta, const float *space, float *saved) {",
+            "static void pack_forward(const real *theta, real *space) {", *self.pack(False), "}",
+            "static void pack_backward(const real *theta, real *space) {", *self.pack(True), "}",
+            "static void give_all(const real *theta, real *space, real *row) {", "  (void)theta;", *self.give(), "}",
+            "static void forward_image(const real *x, const real *theta, const real *space, real *saved) {",
             "  (void)theta, (void)space;", *forward, "}",
-            "static void backward_image(const float *theta, const float *saved, const float *pull, float *space) {",
+            "static void backward_image(const real *theta, const real *saved, const real *pull, real *space) {",
             "  (void)theta;", *backward, "}",
             linear, (here / "threads.h").read_text(encoding="utf-8"),
         ])  # fmt: skip

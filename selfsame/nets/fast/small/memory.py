@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from selfsame.nets.fast.small.trace import Conv, Image, Steps, Tail
 
 CHUNK = 16  # images of one network whose linear layer is computed together
-_LINE = 16  # floats: everything begins at a new line of the cache
+_LINE = 16  # numbers: everything begins at a new line of the cache
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Lie:
 
 
 class Memory:
-    """`saved` floats of each image, `space` of each thread; where in them each thing begins, by its image's number."""
+    """`saved` numbers of each image, `space` of each thread; where in them each thing begins, by its image's number."""
 
     def __init__(self, steps: Steps, lanes: int) -> None:
         self.first, self.lanes = steps.first.number, lanes

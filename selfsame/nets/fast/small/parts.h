@@ -1,16 +1,26 @@
 /* What the passes of a small network are made of, for one image at a time. emit.py puts this in front of the code that
    it writes for one network; every size in capitals is then a constant, and the compiler does the rest.
 
-   An image lies place by place, its channels innermost and filled up with zeros to whole vectors (CS floats a place);
-   ROW floats are from one row to the next. V floats are a vector. */
+   An image lies place by place, its channels innermost and filled up with zeros to whole vectors (CS numbers a place);
+   it is ROW numbers from one row to the next, and V numbers are a vector. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-typedef float vec __attribute__((vector_size(4 * V)));
-typedef int32_t mask __attribute__((vector_size(4 * V)));
-typedef float loose __attribute__((vector_size(4 * V), aligned(4), may_alias)); /* anywhere in memory */
+#if REAL == 64
+typedef double real;
+typedef int64_t whole;
+#define ROOT sqrt
+#else
+typedef float real;
+typedef int32_t whole;
+#define ROOT sqrtf
+#endif
+
+typedef real vec __attribute__((vector_size(sizeof(real) * V)));
+typedef whole mask __attribute__((vector_size(sizeof(real) * V)));
+typedef real loose __attribute__((vector_size(sizeof(real) * V), aligned(sizeof(real)), may_alias)); /* anywhere */
 
 #define INLINE static inline __attribute__((always_inline))
 #define AT(p) ((vec)*(const loose *)(p))
@@ -22,15 +32,15 @@ INLINE vec pick(mask which, vec yes, vec no) { return (vec)((which & (mask)yes) 
 /* As PyTorch's max pooling: the first of equals, and not a number wherever there is one. */
 INLINE mask beats(vec a, vec b) { return (a > b) | (a != a); }
 
-INLINE vec activated(vec v, const float slope) {
+INLINE vec activated(vec v, const real slope) {
   if (slope == 1.0f) return v;
   return pick(v > 0.0f, v, slope == 0.0f ? pick(v == v, (vec){0}, v) : v * slope);
 }
 
 /* The samples of an image (C, H, W), with B zeros around. */
-INLINE void take_image(const float *x, float *out, const int H, const int W, const int C, const int CS, const int B) {
+INLINE void take_image(const real *x, real *out, const int H, const int W, const int C, const int CS, const int B) {
   const int ROW = (W + 2 * B) * CS;
-  memset(out, 0, sizeof(float) * (H + 2 * B) * ROW);
+  memset(out, 0, sizeof(real) * (H + 2 * B) * ROW);
   out += B * ROW + B * CS;
   for (int c = 0; c < C; c++)
     for (int i = 0; i < H; i++)
@@ -38,13 +48,13 @@ INLINE void take_image(const float *x, float *out, const int H, const int W, con
 }
 
 /* The sums over an image of each channel's numbers less `from`, or of their squares. */
-INLINE void add_up(const float *y, const int H, const int W, const int ROW, const int CS, const float *from,
-                   const int SQUARE, float *out) {
+INLINE void add_up(const real *y, const int H, const int W, const int ROW, const int CS, const real *from,
+                   const int SQUARE, real *out) {
   for (int c = 0; c < CS; c += V) {
     const vec m = AT(from + c);
     vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
     for (int i = 0; i < H; i++) {
-      const float *p = y + i * ROW + c;
+      const real *p = y + i * ROW + c;
       int j = 0;
       for (; j + 4 <= W; j += 4, p += 4 * CS) {
         const vec a = AT(p) - m, b = AT(p + CS) - m, d = AT(p + 2 * CS) - m, e = AT(p + 3 * CS) - m;
@@ -63,25 +73,25 @@ INLINE void add_up(const float *y, const int H, const int W, const int ROW, cons
 }
 
 /* Group norm as a * y + b for each channel; behind these two stand its mean and 1 / deviation. */
-INLINE void norm_terms(const float *y, const int H, const int W, const int ROW, const int CS, const int C,
-                       const int GROUPS, const float eps, const float *gamma, const float *beta, float *terms) {
-  float sum[BIG] = {0}, mean[BIG] = {0};
+INLINE void norm_terms(const real *y, const int H, const int W, const int ROW, const int CS, const int C,
+                       const int GROUPS, const real eps, const real *gamma, const real *beta, real *terms) {
+  real sum[BIG] = {0}, mean[BIG] = {0};
   const int EACH = C / GROUPS;
-  const float count = (float)H * W * EACH;
+  const real count = (real)H * W * EACH;
   add_up(y, H, W, ROW, CS, mean, 0, sum);
   for (int g = 0; g < GROUPS; g++) {
-    float s = 0;
+    real s = 0;
     for (int c = g * EACH; c < (g + 1) * EACH; c++) s += sum[c];
     for (int c = g * EACH; c < (g + 1) * EACH; c++) mean[c] = s / count;
   }
   add_up(y, H, W, ROW, CS, mean, 1, sum);
-  memset(terms, 0, sizeof(float) * 4 * CS);
+  memset(terms, 0, sizeof(real) * 4 * CS);
   for (int g = 0; g < GROUPS; g++) {
-    float s = 0;
+    real s = 0;
     for (int c = g * EACH; c < (g + 1) * EACH; c++) s += sum[c];
-    const float scale = 1.0f / sqrtf(s / count + eps);
+    const real scale = 1.0f / ROOT(s / count + eps);
     for (int c = g * EACH; c < (g + 1) * EACH; c++) {
-      const float a = gamma ? gamma[c] * scale : scale;
+      const real a = gamma ? gamma[c] * scale : scale;
       terms[c] = a;
       terms[CS + c] = (beta ? beta[c] : 0.0f) - mean[c] * a;
       terms[2 * CS + c] = mean[c];
@@ -91,15 +101,15 @@ INLINE void norm_terms(const float *y, const int H, const int W, const int ROW, 
 }
 
 /* Norm, sum with another image, pooling and activation, H x W being the size of what comes out. Where there is no norm,
-   `terms` is not read; where nothing is added, TROW is 0. Of `more`, every TSTEP floats are added, to its TS channels. */
-INLINE void tail_forward(const float *y, const int H, const int W, const int ROW, const int CS, const int NORM,
-                         const float *terms, const float *more, const int TROW, const int TSTEP, const int TS,
-                         const float slope, const int POOL, float *z, const int OUT) {
+   `terms` is not read; where nothing is added, TROW is 0. Of `more`, every TSTEP numbers one is added, to its TS channels. */
+INLINE void tail_forward(const real *y, const int H, const int W, const int ROW, const int CS, const int NORM,
+                         const real *terms, const real *more, const int TROW, const int TSTEP, const int TS,
+                         const real slope, const int POOL, real *z, const int OUT) {
   for (int c = 0; c < CS; c += V) {
     const vec a = NORM ? AT(terms + c) : (vec){0}, b = NORM ? AT(terms + CS + c) : (vec){0};
     for (int i = 0; i < H; i++)
       for (int j = 0; j < W; j++) {
-        const float *p = y + POOL * (i * ROW + j * CS) + c;
+        const real *p = y + POOL * (i * ROW + j * CS) + c;
         vec best = NORM ? a * AT(p) + b : AT(p);
 #pragma GCC unroll 16
         for (int q = 1; q < POOL * POOL; q++) {
@@ -114,7 +124,7 @@ INLINE void tail_forward(const float *y, const int H, const int W, const int ROW
 }
 
 /* Which of a window's places the largest number came from, and that number before the norm. */
-INLINE mask winner(const float *p, const int ROW, const int CS, const int NORM, vec a, vec b, const int POOL, vec *raw) {
+INLINE mask winner(const real *p, const int ROW, const int CS, const int NORM, vec a, vec b, const int POOL, vec *raw) {
   vec kept = AT(p), best = NORM ? a * kept + b : kept;
   mask which = {0};
 #pragma GCC unroll 16
@@ -130,21 +140,21 @@ INLINE mask winner(const float *p, const int ROW, const int CS, const int NORM, 
   return which;
 }
 
-INLINE vec pulled(const float *dz, const float *z, const float slope) {
+INLINE vec pulled(const real *dz, const real *z, const real slope) {
   const vec d = AT(dz);
   if (slope == 1.0f) return d;
   return pick(AT(z) > 0.0f, d, slope == 0.0f ? (vec){0} : d * slope);
 }
 
-/* The derivatives of a tail: in its input, to dy (DROW floats a row, DSTEP a place, of which H x W windows and what they
+/* The derivatives of a tail: in its input, to dy (DROW numbers a row, DSTEP a place, of which H x W windows and what they
    leave out of YH x YW are written); in what was added, to dm; in the norm's parameters, added to dgamma and dbeta. */
-INLINE void tail_backward(const float *y, const int YH, const int YW, const int H, const int W, const int ROW,
-                          const int CS, const int C, const int NORM, const int GROUPS, const float *gamma,
-                          const float *terms, const float slope, const int POOL, const float *z, const int OUT,
-                          const float *dz, const int ZROW, const int ZSTEP, float *dy, const int DROW, const int DSTEP,
-                          const int DADD, float *dm, const int MROW, const int MSTEP, const int MADD, const int MS,
-                          float *dgamma, float *dbeta) {
-  float k1[BIG] = {0}, k2[BIG] = {0};
+INLINE void tail_backward(const real *y, const int YH, const int YW, const int H, const int W, const int ROW,
+                          const int CS, const int C, const int NORM, const int GROUPS, const real *gamma,
+                          const real *terms, const real slope, const int POOL, const real *z, const int OUT,
+                          const real *dz, const int ZROW, const int ZSTEP, real *dy, const int DROW, const int DSTEP,
+                          const int DADD, real *dm, const int MROW, const int MSTEP, const int MADD, const int MS,
+                          real *dgamma, real *dbeta) {
+  real k1[BIG] = {0}, k2[BIG] = {0};
   if (NORM) {
     for (int c = 0; c < CS; c += V) {
       const vec a = AT(terms + c), b = AT(terms + CS + c);
@@ -161,9 +171,9 @@ INLINE void tail_backward(const float *y, const int YH, const int YW, const int 
       PUT(k2 + c) = g2 * AT(terms + 3 * CS + c);
     }
     const int EACH = C / GROUPS;
-    const float count = (float)YH * YW * EACH;
+    const real count = (real)YH * YW * EACH;
     for (int g = 0; g < GROUPS; g++) {
-      float s1 = 0, s2 = 0;
+      real s1 = 0, s2 = 0;
       for (int c = g * EACH; c < (g + 1) * EACH; c++) {
         dbeta[c] += k1[c];
         dgamma[c] += k2[c];
@@ -171,7 +181,7 @@ INLINE void tail_backward(const float *y, const int YH, const int YW, const int 
         s2 += (gamma ? gamma[c] : 1.0f) * k2[c];
       }
       for (int c = g * EACH; c < (g + 1) * EACH; c++) {
-        const float scale = terms[3 * CS + c], slant = scale * scale * s2 / count;
+        const real scale = terms[3 * CS + c], slant = scale * scale * s2 / count;
         k1[c] = scale * s1 / count - terms[2 * CS + c] * slant;
         k2[c] = slant;
       }
@@ -182,8 +192,8 @@ INLINE void tail_backward(const float *y, const int YH, const int YW, const int 
     const vec c1 = AT(k1 + c), c2 = AT(k2 + c);
     for (int i = 0; i < H; i++)
       for (int j = 0; j < W; j++) {
-        const float *p = y + POOL * (i * ROW + j * CS) + c;
-        float *d = dy + POOL * (i * DROW + j * DSTEP) + c;
+        const real *p = y + POOL * (i * ROW + j * CS) + c;
+        real *d = dy + POOL * (i * DROW + j * DSTEP) + c;
         vec raw;
         const mask which = winner(p, ROW, CS, NORM, a, b, POOL, &raw);
         const vec g = pulled(dz + i * ZROW + j * ZSTEP + c, z + i * OUT + j * CS + c, slope);
@@ -196,13 +206,13 @@ INLINE void tail_backward(const float *y, const int YH, const int YW, const int 
           PUT(d + to) = DADD ? AT(d + to) + v : v;
         }
         if (MROW && c < MS) {
-          float *m = dm + i * MROW + j * MSTEP + c;
+          real *m = dm + i * MROW + j * MSTEP + c;
           PUT(m) = MADD ? AT(m) + g : g;
         }
       }
     for (int i = 0; i < YH; i++) /* what no window covers */
       for (int j = i < H * POOL ? W * POOL : 0; j < YW; j++) {
-        float *d = dy + i * DROW + j * DSTEP + c;
+        real *d = dy + i * DROW + j * DSTEP + c;
         const vec v = NORM ? -(c1 + c2 * AT(y + i * ROW + j * CS + c)) : (vec){0};
         PUT(d) = DADD ? AT(d) + v : v;
       }
@@ -210,10 +220,10 @@ INLINE void tail_backward(const float *y, const int YH, const int YW, const int 
 }
 
 /* An image's numbers channel by channel, or each channel's mean; and back. */
-INLINE void features_forward(const float *z, const int H, const int W, const int ROW, const int CS, const int C,
-                             const int MEAN, float *out) {
+INLINE void features_forward(const real *z, const int H, const int W, const int ROW, const int CS, const int C,
+                             const int MEAN, real *out) {
   if (MEAN) {
-    float sum[BIG], none[BIG] = {0};
+    real sum[BIG], none[BIG] = {0};
     add_up(z, H, W, ROW, CS, none, 0, sum);
     for (int c = 0; c < C; c++) out[c] = sum[c] / (H * W);
     return;
@@ -223,7 +233,7 @@ INLINE void features_forward(const float *z, const int H, const int W, const int
       for (int c = 0; c < C; c++) out[(c * H + i) * W + j] = z[i * ROW + j * CS + c];
 }
 
-INLINE void features_backward(const float *pull, const int H, const int W, const int C, const int MEAN, float *dz,
+INLINE void features_backward(const real *pull, const int H, const int W, const int C, const int MEAN, real *dz,
                               const int DROW, const int DSTEP) {
   for (int i = 0; i < H; i++)
     for (int j = 0; j < W; j++)
@@ -232,8 +242,8 @@ INLINE void features_backward(const float *pull, const int H, const int W, const
 }
 
 /* The sum over places of a convolution's derivatives, added to those in its bias. */
-INLINE void bias_backward(const float *dy, const int H, const int W, const int DROW, const int DSTEP, const int CS,
-                          float *out) {
+INLINE void bias_backward(const real *dy, const int H, const int W, const int DROW, const int DSTEP, const int CS,
+                          real *out) {
   for (int c = 0; c < CS; c += V) {
     vec s = {0};
     for (int i = 0; i < H; i++)
@@ -243,14 +253,14 @@ INLINE void bias_backward(const float *dy, const int H, const int W, const int D
 }
 
 /* Kernels (O, TAPS) as (blocks of OB channels, TAPS, OB), with zeros where there are no more channels. */
-INLINE void pack_kernels(const float *w, const int O, const int TAPS, const int OB, const int FIRST, float *out) {
+INLINE void pack_kernels(const real *w, const int O, const int TAPS, const int OB, const int FIRST, real *out) {
   for (int t = 0; t < TAPS; t++)
     for (int o = 0; o < OB; o++) out[t * OB + o] = FIRST + o < O ? w[(FIRST + o) * TAPS + t] : 0.0f;
 }
 
 /* Kernels (O, SIDE, SIDE, I) turned round, for the derivatives in the input: (SIDE, SIDE, O, IB), from channel FIRST on. */
-INLINE void pack_turned(const float *w, const int O, const int SIDE, const int I, const int IB, const int FIRST,
-                        float *out) {
+INLINE void pack_turned(const real *w, const int O, const int SIDE, const int I, const int IB, const int FIRST,
+                        real *out) {
   for (int t = 0; t < SIDE * SIDE; t++)
     for (int o = 0; o < O; o++)
       for (int i = 0; i < IB; i++)
@@ -258,32 +268,32 @@ INLINE void pack_turned(const float *w, const int O, const int SIDE, const int I
 }
 
 /* Each of O rows less its mean and over its deviation; TINY is added to the variance. */
-INLINE void standardise(const float *w, const int O, const int TAPS, const float tiny, float *out) {
+INLINE void standardise(const real *w, const int O, const int TAPS, const real tiny, real *out) {
   for (int o = 0; o < O; o++, w += TAPS, out += TAPS) {
-    float s = 0, q = 0;
+    real s = 0, q = 0;
     for (int t = 0; t < TAPS; t++) s += w[t];
-    const float mean = s / TAPS;
+    const real mean = s / TAPS;
     for (int t = 0; t < TAPS; t++) q += (w[t] - mean) * (w[t] - mean);
-    const float scale = 1.0f / sqrtf(q / TAPS + tiny);
+    const real scale = 1.0f / ROOT(q / TAPS + tiny);
     for (int t = 0; t < TAPS; t++) out[t] = (w[t] - mean) * scale;
   }
 }
 
 /* What was added up for kernels as (TAPS, OS), added to `out` as (O, TAPS). */
-INLINE void give_kernels(const float *sum, const int O, const int TAPS, const int OS, float *out) {
+INLINE void give_kernels(const real *sum, const int O, const int TAPS, const int OS, real *out) {
   for (int o = 0; o < O; o++)
     for (int t = 0; t < TAPS; t++) out[o * TAPS + t] += sum[t * OS + o];
 }
 
 /* The same where the kernels `w` were standardised. */
-INLINE void give_standard(const float *sum, const float *w, const int O, const int TAPS, const int OS, const float tiny,
-                          float *out) {
+INLINE void give_standard(const real *sum, const real *w, const int O, const int TAPS, const int OS, const real tiny,
+                          real *out) {
   for (int o = 0; o < O; o++, w += TAPS) {
-    float s = 0, q = 0, g = 0, h = 0;
+    real s = 0, q = 0, g = 0, h = 0;
     for (int t = 0; t < TAPS; t++) s += w[t];
-    const float mean = s / TAPS;
+    const real mean = s / TAPS;
     for (int t = 0; t < TAPS; t++) q += (w[t] - mean) * (w[t] - mean);
-    const float scale = 1.0f / sqrtf(q / TAPS + tiny);
+    const real scale = 1.0f / ROOT(q / TAPS + tiny);
     for (int t = 0; t < TAPS; t++) {
       g += sum[t * OS + o];
       h += sum[t * OS + o] * (w[t] - mean) * scale;
@@ -293,6 +303,6 @@ INLINE void give_standard(const float *sum, const float *w, const int O, const i
   }
 }
 
-INLINE void give(const float *sum, const int COUNT, float *out) {
+INLINE void give(const real *sum, const int COUNT, real *out) {
   for (int i = 0; i < COUNT; i++) out[i] += sum[i];
 }

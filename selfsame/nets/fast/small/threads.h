@@ -3,9 +3,9 @@
 #include <pthread.h>
 
 struct job {
-  const float *theta, *x, *pull;
-  float *saved, *emb, *grad, *carry, *space;
-  int64_t step, count, first, last; /* floats from one theta to the next; images of a network; this thread's images */
+  const real *theta, *x, *pull;
+  real *saved, *emb, *grad, *carry, *space;
+  int64_t step, count, first, last; /* numbers from one theta to the next; images of a network; this thread's images */
   int keep;
 };
 
@@ -15,10 +15,10 @@ static void *forward_part(void *given) {
   for (int64_t i = job->first; i < job->last;) {
     const int64_t m = i / job->count, end = (m + 1) * job->count < job->last ? (m + 1) * job->count : job->last;
     const int64_t n = end - i < CHUNK ? end - i : CHUNK;
-    const float *theta = job->theta + m * job->step;
+    const real *theta = job->theta + m * job->step;
     if (packed < 0 || (job->step && packed != m)) pack_forward(theta, job->space);
     packed = m;
-    float *saved = job->saved + (job->keep ? i * SAVED : 0);
+    real *saved = job->saved + (job->keep ? i * SAVED : 0);
     for (int64_t b = 0; b < n; b++)
       forward_image(job->x + (i + b) * SAMPLE, theta, job->space, saved + b * SAVED);
     linear_forward(saved + FEATURES, theta, job->emb + i * WIDTH, (int)n);
@@ -31,12 +31,12 @@ static void *forward_part(void *given) {
 static void *backward_part(void *given) {
   const struct job *job = given;
   int64_t packed = -1, begun = -1;
-  float *row = 0;
-  memset(job->space, 0, sizeof(float) * SPACE);
+  real *row = 0;
+  memset(job->space, 0, sizeof(real) * SPACE);
   for (int64_t i = job->first; i < job->last;) {
     const int64_t m = i / job->count, end = (m + 1) * job->count < job->last ? (m + 1) * job->count : job->last;
     const int64_t n = end - i < CHUNK ? end - i : CHUNK;
-    const float *theta = job->theta + m * job->step;
+    const real *theta = job->theta + m * job->step;
     if (m != begun) {
       if (begun >= 0) give_all(job->theta + begun * job->step, job->space, row);
       row = begun < 0 && i % job->count ? job->carry : job->grad + m * SIZE;
@@ -44,7 +44,7 @@ static void *backward_part(void *given) {
     }
     if (packed < 0 || (job->step && packed != m)) pack_backward(theta, job->space);
     packed = m;
-    const float *saved = job->saved + i * SAVED, *pull = job->pull + i * WIDTH;
+    const real *saved = job->saved + i * SAVED, *pull = job->pull + i * WIDTH;
     linear_backward(saved + FEATURES, theta, pull, job->space + PULLS, row, (int)n);
     for (int64_t b = 0; b < n; b++)
       backward_image(theta, saved + b * SAVED, job->space + PULLS + b * PULLED, job->space);
@@ -100,16 +100,16 @@ static void share(void *(*part)(void *), struct job job, int64_t images, int thr
 
 /* Embeddings (M, count, WIDTH) of images (M, count, SAMPLE). With `keep`, `saved` has room for all images, else for
    CHUNK of each thread. */
-void selfsame_forward(const float *theta, int64_t step, const float *x, int64_t networks, int64_t count, float *saved,
-                      int keep, float *emb, float *space, int threads) {
+void selfsame_forward(const real *theta, int64_t step, const real *x, int64_t networks, int64_t count, real *saved,
+                      int keep, real *emb, real *space, int threads) {
   struct job job = {.theta = theta, .x = x, .saved = saved, .emb = emb, .space = space, .step = step, .count = count,
                     .keep = keep};
   share(forward_part, job, networks * count, threads);
 }
 
 /* The derivatives in each theta, added to `grad` (M, SIZE), from those in the embeddings. `carry` is (threads, SIZE). */
-void selfsame_backward(const float *theta, int64_t step, int64_t networks, int64_t count, float *saved,
-                       const float *pull, float *grad, float *carry, float *space, int threads) {
+void selfsame_backward(const real *theta, int64_t step, int64_t networks, int64_t count, real *saved,
+                       const real *pull, real *grad, real *carry, real *space, int threads) {
   struct job job = {.theta = theta, .pull = pull, .saved = saved, .grad = grad, .carry = carry, .space = space,
                     .step = step, .count = count, .keep = 1};
   const int64_t images = networks * count;
@@ -117,11 +117,11 @@ void selfsame_backward(const float *theta, int64_t step, int64_t networks, int64
   for (int t = 1; t < threads; t++) {
     const int64_t first = images * t / threads;
     if (first == images * (t + 1) / threads || first % count == 0) continue;
-    const float *from = carry + (int64_t)t * SIZE;
-    float *to = grad + first / count * SIZE;
+    const real *from = carry + (int64_t)t * SIZE;
+    real *to = grad + first / count * SIZE;
     for (int64_t i = 0; i < SIZE; i++) to[i] += from[i];
   }
 }
 
-/* Floats that Python has to find room for: of an image's kept numbers, and of a thread's own. */
+/* Numbers that Python has to find room for: of an image's kept numbers, and of a thread's own. */
 const int64_t selfsame_saved = SAVED, selfsame_space = SPACE;

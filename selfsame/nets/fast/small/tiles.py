@@ -14,18 +14,23 @@ from dataclasses import dataclass, field
 class Processor:
     """What of a processor decides the shape of a tile."""
 
-    lanes: int  # floats in a vector
+    lanes: int  # numbers in a vector
     sums: int  # vectors of sums that stay in registers
     wide: int  # of which so many lie side by side, if the channels are that many
+    bits: int = 32  # of a number
+
+    def number(self, value: float) -> str:
+        """A constant in C."""
+        return f"{value!r}f" if self.bits == 32 else repr(value)
 
 
-def processor(macros: str) -> Processor:
+def processor(macros: str, bits: int = 32) -> Processor:
     """The processor that a compiler makes code for, by the macros that it defines."""
     if "__AVX512F__" in macros:
-        return Processor(16, 28, 2)
+        return Processor(512 // bits, 28, 2, bits)
     if "__AVX__" in macros:
-        return Processor(8, 12, 2)
-    return Processor(4, 24, 4)
+        return Processor(256 // bits, 12, 2, bits)
+    return Processor(128 // bits, 24, 4, bits)
 
 
 def split(count: int, most: int) -> list[int]:
@@ -44,7 +49,7 @@ def starts(sizes: Sequence[int]) -> list[tuple[int, int]]:
     return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
 
 
-Loop = tuple[int | str, int, int]  # how often; floats to go on by on one side and on the other
+Loop = tuple[int | str, int, int]  # how often; numbers to go on by on one side and on the other
 
 
 @dataclass
@@ -66,9 +71,7 @@ class Tiles:
             return self.names[key]
         name = self.names[key] = f"tile{len(self.names)}"
         lanes = self.cpu.lanes
-        lines = [
-            f"static void {name}(const float *a0, const float *b0, const float *begin, float *out, const int n) {{"
-        ]
+        lines = [f"static void {name}(const real *a0, const real *b0, const real *begin, real *out, const int n) {{"]
         lines.append("  (void)begin, (void)n;")
         for u, at in enumerate(outs):
             for v in range(vectors):
@@ -82,11 +85,11 @@ class Tiles:
                 f"  for (int i{depth} = 0; i{depth} < {count}; i{depth}++, a{depth} += {da}, b{depth} += {db}) {{"
             )
             if not inner:
-                lines.append(f"  const float *a{depth + 1} = a{depth}, *b{depth + 1} = b{depth};")
+                lines.append(f"  const real *a{depth + 1} = a{depth}, *b{depth + 1} = b{depth};")
         last = len(loops) - 1
         lines += [f"    const vec w{v} = AT(b{last} + {v * lanes});" for v in range(vectors)]
         for u, at in enumerate(ats):
-            lines.append(f"    const float x{u} = a{last}[{at}];")
+            lines.append(f"    const real x{u} = a{last}[{at}];")
             lines += [f"    s{u}_{v} += x{u} * w{v};" for v in range(vectors)]
         lines.append("  " + "}" * len(loops))
         for u, at in enumerate(outs):
@@ -102,16 +105,16 @@ class Tiles:
         name = self.names[key] = f"dots{len(self.names)}"
         lanes = self.cpu.lanes
         pairs = [(u, v) for u in range(rows) for v in range(columns)]
-        lines = [f"static void {name}(const float *f, const float *w, const float *bias, float *out) {{"]
+        lines = [f"static void {name}(const real *f, const real *w, const real *bias, real *out) {{"]
         lines += [f"  vec s{u}_{v} = {{0}};" for u, v in pairs]
         lines += ["  int k = 0;", f"  for (; k + V <= {count}; k += V) {{"]
         lines += [f"    const vec w{v} = AT(w + {v * count} + k);" for v in range(columns)]
         for u in range(rows):
             lines.append(f"    const vec f{u} = AT(f + {u * between} + k);")
             lines += [f"    s{u}_{v} += f{u} * w{v};" for v in range(columns)]
-        lines += ["  }", "  float t;"]
+        lines += ["  }", "  real t;"]
         for u, v in pairs:
-            lines.append(f"  t = bias ? bias[{v}] : 0.0f;")
+            lines.append(f"  t = bias ? bias[{v}] : 0;")
             lines.append(f"  for (int i = 0; i < {lanes}; i++) t += s{u}_{v}[i];")
             lines.append(f"  for (int i = k; i < {count}; i++) t += f[{u * between} + i] * w[{v * count} + i];")
             lines.append(f"  out[{u * self.width + v}] = t;")
