@@ -24,6 +24,7 @@ from selfsame.nets.fast.small.emit import code
 from selfsame.nets.fast.small.tiles import Processor, Tiles, heights, processor, split, starts
 from selfsame.nets.fast.small.trace import Conv, Tail, traced
 from selfsame.nets.lenet import LeNet
+from selfsame.nets.mel import mel_lenet
 from selfsame.nets.norm import StandardConv2d
 from selfsame.nets.resnet import ResNet, resnet8
 
@@ -80,6 +81,7 @@ NETS = {
     "ResNet, standardised": (partial(resnet8, groups=4, standardise=True), (2, 8, 6)),
     "ResNet, projected": (partial(ResNet, 8, (1, 1), groups=4, project=True, init="torch"), (3, 7, 8)),
     "mixed": (Mixed, (2, 25, 22)),
+    "recordings": (partial(mel_lenet, rate=8000, mels=12, channels=(3, 4)), (1, 900)),
 }
 WIDTH = 5
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from selfsame.nets.fast.small.build import compiler, library, macros
 from selfsame.nets.fast.small.emit import MOST_THREADS, code
-from selfsame.nets.fast.small.memory import CHUNK
+from selfsame.nets.fast.small.room import CHUNK
 from selfsame.nets.fast.small.tiles import processor
 from selfsame.nets.fast.small.trace import Steps, traced
 
@@ -69,7 +69,11 @@ class SmallPasses:
 
     def _forward(self, theta_MP: Tensor, x_MB: Tensor, keep: bool) -> tuple[Tensor, Done]:
         networks, count = x_MB.shape[:2]
-        x = x_MB.detach().contiguous()
+        x = x_MB.detach()
+        if self.steps.front is not None:
+            with torch.no_grad():
+                x = self.steps.front(x.flatten(0, 1))
+        x = x.contiguous()
         theta = theta_MP.detach()
         if networks == 1:
             theta = theta.expand(1, -1)

@@ -7,9 +7,9 @@ from importlib import resources
 
 import torch
 
-from selfsame.nets.fast.small.memory import CHUNK, Lie, Memory
+from selfsame.nets.fast.small.room import CHUNK, Lie, Room
 from selfsame.nets.fast.small.tiles import Loop, Processor, Tiles, heights, split, starts
-from selfsame.nets.fast.small.trace import Conv, Features, Linear, Norm, Steps, Tail
+from selfsame.nets.fast.small.trace import Conv, Features, GroupNorm, Linear, Steps, Tail
 from selfsame.nets.norm import TINY
 
 MOST_THREADS = 64
@@ -23,7 +23,7 @@ class Emitter:
 
     def __init__(self, steps: Steps, places: Mapping[str, int], size: int, cpu: Processor) -> None:
         self.steps, self.places, self.size, self.cpu = steps, places, size, cpu
-        self.memory = Memory(steps, cpu.lanes)
+        self.room = Room(steps, cpu.lanes)
         self.tiles = Tiles(cpu, steps.linear.width)
 
     # Convolutions
@@ -60,33 +60,33 @@ class Emitter:
 
     def conv_forward(self, conv: Conv) -> list[str]:
         inside, out, number = (
-            self.memory.values[conv.inside.number],
-            self.memory.values[conv.out.number],
+            self.room.values[conv.inside.number],
+            self.room.values[conv.out.number],
             conv.out.number,
         )
         shift = (conv.inside.border - conv.padding) * (inside.row + inside.step)
-        kernels, row = f"space + {self.memory.packed[number]}", f"space + {self.memory.biases[number]}"
-        vectors, channels = self.memory.up(conv.out.channels) // self.cpu.lanes, conv.inside.channels
+        kernels, row = f"space + {self.room.packed[number]}", f"space + {self.room.biases[number]}"
+        vectors, channels = self.room.up(conv.out.channels) // self.cpu.lanes, conv.inside.channels
         return self.convolve(
             conv.out.rows, conv.out.columns, inside, f"saved + {inside.at + shift}", kernels, row, out, "saved",
             conv.side, channels, conv.stride, vectors, "row",
         )  # fmt: skip
 
     def conv_backward(self, conv: Conv, written: set[int]) -> list[str]:
-        number, pull = conv.out.number, self.memory.pulls[conv.out.number]
+        number, pull = conv.out.number, self.room.pulls[conv.out.number]
         code = self._kernels_backward(conv)
         if conv.bias:
             where = f"space + {pull.origin}, {conv.out.rows}, {conv.out.columns}, {pull.row}, {pull.step}"
-            channels, sums = self.memory.up(conv.out.channels), f"space + {self.memory.bias_sums[number]}"
+            channels, sums = self.room.up(conv.out.channels), f"space + {self.room.bias_sums[number]}"
             code.append(f"  bias_backward({where}, {channels}, {sums});")
         if conv.inside.number == self.steps.first.number:
             return code
-        to, step = self.memory.pulls[conv.inside.number], self.memory.up(conv.out.channels)
+        to, step = self.room.pulls[conv.inside.number], self.room.up(conv.out.channels)
         dense = Lie(0, 0, (conv.inside.columns + conv.side - 1) * step, step, 0)
         begin = "add" if conv.inside.number in written else "zero"
         written.add(conv.inside.number)
-        kernels = f"space + {self.memory.turned[number]}"
-        vectors, channels = self.memory.up(conv.inside.channels) // self.cpu.lanes, conv.out.channels
+        kernels = f"space + {self.room.turned[number]}"
+        vectors, channels = self.room.up(conv.inside.channels) // self.cpu.lanes, conv.out.channels
         return code + self.convolve(
             conv.inside.rows, conv.inside.columns, dense, f"space + {pull.at}", kernels, "", to, "space",
             conv.side, channels, 1, vectors, begin,
@@ -94,9 +94,9 @@ class Emitter:
 
     def _kernels_backward(self, conv: Conv) -> list[str]:
         """The derivatives in the kernels: each tap's numbers times the derivatives in the output, over all places."""
-        inside, pull, lanes = self.memory.values[conv.inside.number], self.memory.pulls[conv.out.number], self.cpu.lanes
+        inside, pull, lanes = self.room.values[conv.inside.number], self.room.pulls[conv.out.number], self.cpu.lanes
         shift = (conv.inside.border - conv.padding) * (inside.row + inside.step)
-        channels, side, wide_out = conv.inside.channels, conv.side, self.memory.up(conv.out.channels)
+        channels, side, wide_out = conv.inside.channels, conv.side, self.room.up(conv.out.channels)
         loops: list[Loop] = [
             (conv.out.rows, conv.stride * inside.row, pull.row),
             (conv.out.columns, conv.stride * inside.step, pull.step),
@@ -115,7 +115,7 @@ class Emitter:
                     name = self.tiles.tile(
                         [one - at for one, _ in group], wide, loops, [(two - to) * wide_out for _, two in group], "add"
                     )
-                    sums = self.memory.sums[conv.out.number] + to * wide_out + first * lanes
+                    sums = self.room.sums[conv.out.number] + to * wide_out + first * lanes
                     pulls = pull.origin + first * lanes
                     calls.append(f"  {name}(saved + {inside.at + shift + at}, space + {pulls}, 0, space + {sums}, 0);")
         return calls
@@ -128,26 +128,24 @@ class Emitter:
             number, outs, taps, lanes = conv.out.number, conv.out.channels, conv.taps, self.cpu.lanes
             weight = f"theta + {self.places[conv.weight]}"
             if conv.standard:
-                plain, weight = weight, f"space + {self.memory.standard[number]}"
+                plain, weight = weight, f"space + {self.room.standard[number]}"
                 code.append(f"  standardise({plain}, {outs}, {taps}, {self.cpu.number(TINY)}, {weight});")
             ins = conv.inside.channels
-            for first, wide in self.tiles.blocks(self.memory.up(ins if turned else outs) // lanes):
+            for first, wide in self.tiles.blocks(self.room.up(ins if turned else outs) // lanes):
                 if turned:
-                    to = self.memory.turned[number] + first * lanes * conv.side**2 * outs
+                    to = self.room.turned[number] + first * lanes * conv.side**2 * outs
                     given = f"{outs}, {conv.side}, {ins}, {wide * lanes}, {first * lanes}"
                     code.append(f"  pack_turned({weight}, {given}, space + {to});")
                 else:
-                    to = self.memory.packed[number] + first * lanes * taps
+                    to = self.room.packed[number] + first * lanes * taps
                     code.append(
                         f"  pack_kernels({weight}, {outs}, {taps}, {wide * lanes}, {first * lanes}, space + {to});"
                     )
             if not turned:
-                code.append(
-                    f"  memset(space + {self.memory.biases[number]}, 0, sizeof(real) * {self.memory.up(outs)});"
-                )
+                code.append(f"  memset(space + {self.room.biases[number]}, 0, sizeof(real) * {self.room.up(outs)});")
                 if conv.bias:
                     bias = f"theta + {self.places[conv.bias]}"
-                    code.append(f"  memcpy(space + {self.memory.biases[number]}, {bias}, sizeof(real) * {outs});")
+                    code.append(f"  memcpy(space + {self.room.biases[number]}, {bias}, sizeof(real) * {outs});")
         return code
 
     def give(self) -> list[str]:
@@ -157,41 +155,41 @@ class Emitter:
             number = step.out.number
             if isinstance(step, Conv):
                 outs, taps, to = step.out.channels, step.taps, self.places[step.weight]
-                sums = f"space + {self.memory.sums[number]}"
-                tail = f"{outs}, {taps}, {self.memory.up(outs)}"
+                sums = f"space + {self.room.sums[number]}"
+                tail = f"{outs}, {taps}, {self.room.up(outs)}"
                 if step.standard:
                     code.append(f"  give_standard({sums}, theta + {to}, {tail}, {self.cpu.number(TINY)}, row + {to});")
                 else:
                     code.append(f"  give_kernels({sums}, {tail}, row + {to});")
-                code.append(f"  memset({sums}, 0, sizeof(real) * {taps * self.memory.up(outs)});")
+                code.append(f"  memset({sums}, 0, sizeof(real) * {taps * self.room.up(outs)});")
                 if step.bias:
-                    sums = f"space + {self.memory.bias_sums[number]}"
+                    sums = f"space + {self.room.bias_sums[number]}"
                     code.append(f"  give({sums}, {outs}, row + {self.places[step.bias]});")
-                    code.append(f"  memset({sums}, 0, sizeof(real) * {self.memory.up(outs)});")
+                    code.append(f"  memset({sums}, 0, sizeof(real) * {self.room.up(outs)});")
             elif step.norm is not None:
-                channels, wide = step.inside.channels, self.memory.stride(step.inside)
+                channels, wide = step.inside.channels, self.room.stride(step.inside)
                 if step.norm.weight:
                     for name, at in ((step.norm.weight, 0), (step.norm.bias, wide)):
-                        sums = f"space + {self.memory.norm_sums[number] + at}"
+                        sums = f"space + {self.room.norm_sums[number] + at}"
                         code.append(f"  give({sums}, {channels}, row + {self.places[name]});")
-                code.append(f"  memset(space + {self.memory.norm_sums[number]}, 0, sizeof(real) * {2 * wide});")
+                code.append(f"  memset(space + {self.room.norm_sums[number]}, 0, sizeof(real) * {2 * wide});")
         return code
 
     # Tails, features and the linear layer
 
-    def _norm(self, norm: Norm) -> tuple[str, str]:
+    def _norm(self, norm: GroupNorm) -> tuple[str, str]:
         return tuple(f"theta + {self.places[name]}" if name else "0" for name in (norm.weight, norm.bias))  # type: ignore[return-value]
 
     def tail_forward(self, tail: Tail) -> list[str]:
         inside, out, width = (
-            self.memory.values[tail.inside.number],
-            self.memory.values[tail.out.number],
-            self.memory.stride(tail.inside),
+            self.room.values[tail.inside.number],
+            self.room.values[tail.out.number],
+            self.room.stride(tail.inside),
         )
         code, terms = [], "0"
         if tail.norm is not None:
             gamma, beta = self._norm(tail.norm)
-            terms = f"saved + {self.memory.terms[tail.out.number]}"
+            terms = f"saved + {self.room.terms[tail.out.number]}"
             image = f"saved + {inside.origin}, {tail.inside.rows}, {tail.inside.columns}, {inside.row}, {width}"
             given = f"{tail.inside.channels}, {tail.norm.groups}, {self.cpu.number(tail.norm.eps)}, {gamma}, {beta}"
             code.append(f"  norm_terms({image}, {given}, {terms});")
@@ -199,7 +197,7 @@ class Emitter:
             code.append(f"  memset(saved + {out.at}, 0, sizeof(real) * {out.size});")
         more = "0, 0, 0, 0"
         if tail.add is not None:
-            lie = self.memory.values[tail.add.number]
+            lie = self.room.values[tail.add.number]
             more = f"saved + {lie.origin}, {tail.thin * lie.row}, {tail.thin * lie.step}, {lie.step}"
         image = f"saved + {inside.origin}, {tail.out.rows}, {tail.out.columns}, {inside.row}, {width}"
         norm = f"{int(tail.norm is not None)}, {terms}"
@@ -207,20 +205,20 @@ class Emitter:
         return [*code, f"  tail_forward({image}, {norm}, {more}, {given});"]
 
     def tail_backward(self, tail: Tail, written: set[int]) -> list[str]:
-        number, width = tail.out.number, self.memory.stride(tail.inside)
-        inside, out = self.memory.values[tail.inside.number], self.memory.values[number]
-        dz, dy = self.memory.pulls[number], self.memory.pulls[tail.inside.number]
+        number, width = tail.out.number, self.room.stride(tail.inside)
+        inside, out = self.room.values[tail.inside.number], self.room.values[number]
+        dz, dy = self.room.pulls[number], self.room.pulls[tail.inside.number]
         norm, code = tail.norm, []
         gamma = self._norm(norm)[0] if norm else "0"
-        terms = f"saved + {self.memory.terms[number]}" if norm else "0"
+        terms = f"saved + {self.room.terms[number]}" if norm else "0"
         more = "0, 0, 0, 0, 0"
         if tail.add is not None:
-            lie, shared = self.memory.pulls[tail.add.number], tail.add.number in written
+            lie, shared = self.room.pulls[tail.add.number], tail.add.number in written
             if not shared and tail.thin > 1:
                 code.append(f"  memset(space + {lie.at}, 0, sizeof(real) * {lie.size});")
             more = f"space + {lie.origin}, {tail.thin * lie.row}, {tail.thin * lie.step}, {int(shared)}, {lie.step}"
         add = int(tail.inside.number in written)
-        sums = self.memory.norm_sums.get(number)
+        sums = self.room.norm_sums.get(number)
         parameters = f"space + {sums}, space + {sums + width}" if sums is not None else "0, 0"
         shape = f"{tail.inside.rows}, {tail.inside.columns}, {tail.out.rows}, {tail.out.columns}"
         code.append(
@@ -245,7 +243,7 @@ class Emitter:
             given = f"theta + {bias + j}" if bias >= 0 else "0"
             forward.append("  b = 0;")
             for high in heights(rows):
-                name = self.tiles.dots(high, broad, count, self.memory.saved)
+                name = self.tiles.dots(high, broad, count, self.room.saved)
                 call = (
                     f"{name}(f + (int64_t)b * SAVED, theta + {weight + j * count}, {given}, out + b * {width} + {j});"
                 )
@@ -261,7 +259,7 @@ class Emitter:
                 call = f"{name}(pull + b * {width}, w + {first * lanes}, 0, {to}, 0);"
                 back.append(f"  for (; n - b >= {high}; b += {high}) {call}")
             for j, broad in starts(split(width, most)):
-                name = self.tiles.tile(list(range(broad)), wide, [("n", width, self.memory.saved)],
+                name = self.tiles.tile(list(range(broad)), wide, [("n", width, self.room.saved)],
                                  [u * count for u in range(broad)], "add")  # fmt: skip
                 to = f"row + {weight + j * count + first * lanes}"
                 back.append(f"  {name}(pull + {j}, f + {first * lanes}, 0, {to}, n);")
@@ -284,18 +282,18 @@ class Emitter:
     def code(self) -> str:
         """All of it."""
         first, features = self.steps.first, self.steps.features
-        lie = self.memory.values[first.number]
+        lie = self.room.values[first.number]
         shape = f"{first.rows}, {first.columns}, {first.channels}, {lie.step}, {first.border}"
         forward = [f"  take_image(x, saved + {lie.at}, {shape});"]
         for step in self.steps.steps:
             forward += self.conv_forward(step) if isinstance(step, Conv) else self.tail_forward(step)
-        inside, last, mean = self.memory.values[features.inside.number], features.inside, int(features.mean)
+        inside, last, mean = self.room.values[features.inside.number], features.inside, int(features.mean)
         size = f"{last.rows}, {last.columns}"
         forward.append(
             f"  features_forward(saved + {inside.origin}, {size}, {inside.row}, {inside.step}, {last.channels}, "
-            f"{mean}, saved + {self.memory.features});"
+            f"{mean}, saved + {self.room.features});"
         )
-        pull = self.memory.pulls[last.number]
+        pull = self.room.pulls[last.number]
         to = f"space + {pull.origin}, {pull.row}, {pull.step}"
         backward = [f"  features_backward(pull, {size}, {last.channels}, {mean}, {to});"]
         written = {last.number}
@@ -309,12 +307,12 @@ class Emitter:
             "V": self.cpu.lanes,
             "CHUNK": CHUNK,
             "MOST_THREADS": MOST_THREADS,
-            "SAVED": self.memory.saved,
-            "SPACE": self.memory.space,
+            "SAVED": self.room.saved,
+            "SPACE": self.room.space,
             "SIZE": self.size,
-            "FEATURES": self.memory.features,
+            "FEATURES": self.room.features,
             "PULLED": features.count,
-            "PULLS": self.memory.pulled,
+            "PULLS": self.room.pulled,
             "WIDTH": self.steps.linear.width,
             "SAMPLE": first.places * first.channels,
         }

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from selfsame.nets.mel import LogMel
 from selfsame.nets.norm import StandardConv2d
 from selfsame.nets.resnet import Thin
 
@@ -60,7 +62,7 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Norm:
+class GroupNorm:
     """Group norm; without names it has no parameters."""
 
     groups: int
@@ -78,7 +80,7 @@ class Tail:
 
     inside: Image
     out: Image
-    norm: Norm | None = None
+    norm: GroupNorm | None = None
     add: Image | None = None
     thin: int = 1  # of `add` every so many-th pixel is added, to the first channels
     slope: float = 1.0
@@ -108,8 +110,12 @@ class Linear:
 
 @dataclass(frozen=True)
 class Steps:
-    """A network: steps from the first image on, then its features, then one linear layer."""
+    """A network: steps from the first image on, then its features, then one linear layer.
 
+    `front`, without parameters, makes the first image of a sample.
+    """
+
+    front: nn.Module | None
     first: Image
     steps: list[Conv | Tail]
     features: Features
@@ -118,7 +124,7 @@ class Steps:
     @property
     def names(self) -> list[str]:
         """Of all tensors that are read."""
-        parts: list[Conv | Norm | Linear] = [self.linear]
+        parts: list[Conv | GroupNorm | Linear] = [self.linear]
         for step in self.steps:
             if isinstance(step, Conv):
                 parts.append(step)
@@ -135,10 +141,10 @@ class Steps:
 
 def traced(net: nn.Module, shape: tuple[int, ...]) -> Steps | None:
     """The steps of a network for images of this shape; None where it has others."""
-    if len(shape) != 3 or sum(value.numel() for value in net.parameters()) > _LARGEST:
+    if sum(value.numel() for value in net.parameters()) > _LARGEST:
         return None
     try:
-        return _Reader(net, _Tracer().trace(net)).read(*shape)
+        return _Walk(net, _Tracer().trace(net)).read(shape)
     except Exception:  # a network of a user's own may raise anything when it is called with something to trace
         return None
 
@@ -147,11 +153,11 @@ class _Tracer(fx.Tracer):
     """Stops at layers, and at what stands for one."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Thin | StandardConv2d) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, Thin | StandardConv2d | LogMel) or super().is_leaf_module(m, module_qualified_name)
 
 
 @dataclass
-class _Reader:
+class _Walk:
     """Goes through a traced network once, taking together what one step computes."""
 
     net: nn.Module
@@ -163,14 +169,21 @@ class _Reader:
     features: tuple[fx.Node, Features] | None = None
     linear: tuple[fx.Node, Linear] | None = None
 
-    def read(self, channels: int, rows: int, columns: int) -> Steps:
+    def read(self, shape: tuple[int, ...]) -> Steps:
         start, *middle, end = self.graph.nodes
+        front = self.net.get_submodule(str(middle[0].target)) if middle[0].op == "call_module" else None
+        if isinstance(front, LogMel):
+            start = middle.pop(0)
+            shape = tuple(front(torch.zeros(1, *shape)).shape[1:])
+        else:
+            front = None
+        channels, rows, columns = shape
         first = self.images[start] = Image(0, rows, columns, channels)
         for node in middle:
             self._read(node)
         if self.features is None or self.linear is None or end.args[0] is not self.linear[0] or channels > _WIDEST:
             raise Unfit
-        return _with_borders(Steps(first, self.steps, self.features[1], self.linear[1]))
+        return _with_borders(Steps(front, first, self.steps, self.features[1], self.linear[1]))
 
     def _new(self, rows: int, columns: int, channels: int) -> Image:
         if min(rows, columns) < 1 or channels > _WIDEST:
@@ -195,7 +208,7 @@ class _Reader:
                 self._conv(node, module, name)
             case nn.GroupNorm():
                 own = module.affine
-                norm = Norm(module.num_groups, module.eps, f"{name}.weight" * own, f"{name}.bias" * own)
+                norm = GroupNorm(module.num_groups, module.eps, f"{name}.weight" * own, f"{name}.bias" * own)
                 self._tail(node, source, norm=norm)
             case nn.ReLU():
                 self._tail(node, source, slope=0.0)
@@ -286,7 +299,7 @@ class _Reader:
         self.steps.append(replace(tail, out=out))
         self.images[node] = out
 
-    def _tail(self, node: fx.Node, source: fx.Node, norm: Norm | None = None, slope: float = 1.0) -> None:
+    def _tail(self, node: fx.Node, source: fx.Node, norm: GroupNorm | None = None, slope: float = 1.0) -> None:
         if slope < 0:
             raise Unfit
         tail = self._open(source)

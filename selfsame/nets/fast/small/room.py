@@ -25,7 +25,7 @@ class Lie:
         return self.at + self.first
 
 
-class Memory:
+class Room:
     """`saved` numbers of each image, `space` of each thread; where in them each thing begins, by its image's number."""
 
     def __init__(self, steps: Steps, lanes: int) -> None:
