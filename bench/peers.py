@@ -33,7 +33,7 @@ BUILD = ROOT / "build" / "peers"
 CORES = 2
 LIMIT = 900.0  # seconds for one driver
 ONE_PROCESS = (Setting(1), Setting(CORES))
-TORCHRUN = ("selfsame", "pfl")  # have a mode of one process per core that it starts
+TORCHRUN = ("selfsame", "module", "pfl")  # have a mode of one process per core that it starts
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,12 @@ PEERS = {
         (*ONE_PROCESS, Setting(1, CORES)),
         "the cohort engine; draws and standardises its batches in the timed rounds, the others get theirs ready-made; "
         "2x1 is under torchrun",
+        METHODS,
+    ),
+    "module": Peer(
+        "",
+        (*ONE_PROCESS, Setting(1, CORES)),
+        "selfsame with run.compile = off, as it is where there is no C compiler",
         METHODS,
     ),
     "plain": Peer("", ONE_PROCESS, "our own PyTorch loop, one client after another"),

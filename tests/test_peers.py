@@ -42,7 +42,7 @@ def test_numbers_are_in_range_or_refused_by_name(text):
 
 def test_peers_come_in_the_order_of_the_table():
     assert peers.chosen("plain,selfsame") == ["selfsame", "plain"]
-    with pytest.raises(SelfsameError, match="--only: unknown peer 'flowers'; the peers are: selfsame, plain"):
+    with pytest.raises(SelfsameError, match="--only: unknown peer 'flowers'; the peers are: selfsame, module, plain"):
         peers.chosen("plain,flowers")
 
 

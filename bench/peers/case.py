@@ -44,22 +44,22 @@ class Shape:
         return CHECK + self.rounds * self.repeats
 
 
-def tables(shape: Shape) -> dict[str, Any]:
+def tables(shape: Shape, compile: str = "auto") -> dict[str, Any]:
     """The recipe that selfsame runs."""
     return {
         # (7) over all classes is the form of FedAwS that another simulator has.
         "method": {"name": shape.method, **({"spread": "full"} if shape.method == "fedaws" else {})},
         "data": {"name": "digits"},
-        "run": {"rounds": 10**6, "device": "cpu"},
+        "run": {"rounds": 10**6, "device": "cpu", "compile": compile},
         "cohort": {"size": shape.cohort},
         "local": {"steps": shape.steps, "batch": BATCH, "lr": LR},
     }
 
 
-def start(shape: Shape, ranks: Ranks = ALONE) -> Case:
+def start(shape: Shape, ranks: Ranks = ALONE, compile: str = "auto") -> Case:
     """selfsame before the first round."""
     federation = random_federation(CLIENTS, SAMPLES, (shape.depth, shape.image, shape.image))
-    return Case(tables(shape), federation, "cohort", ranks=ranks)
+    return Case(tables(shape, compile), federation, "cohort", ranks=ranks)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ static void *backward_part(void *given) {
 
 /* PyTorch's own threads, where they are GNU's: between two of its operators these wait by running in a circle, and other
    threads would have to share the processor with them. */
+#ifdef __linux__
 extern void GOMP_parallel(void (*part)(void *), void *given, unsigned threads, unsigned flags) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
 extern int omp_get_num_threads(void) __attribute__((weak));
@@ -71,6 +72,19 @@ static void member(void *given) {
   for (int t = omp_get_thread_num(); t < team->threads; t += omp_get_num_threads()) team->part(&team->jobs[t]);
 }
 
+static int as_team(void *(*part)(void *), struct job *jobs, int threads) {
+  struct team team = {part, jobs, threads};
+  if (!GOMP_parallel || !omp_get_thread_num || !omp_get_num_threads) return 0;
+  GOMP_parallel(member, &team, (unsigned)threads, 0);
+  return 1;
+}
+#else
+static int as_team(void *(*part)(void *), struct job *jobs, int threads) {
+  (void)part, (void)jobs, (void)threads;
+  return 0;
+}
+#endif
+
 static void share(void *(*part)(void *), struct job job, int64_t images, int threads) {
   struct job jobs[MOST_THREADS];
   for (int t = 0; t < threads; t++) {
@@ -81,11 +95,7 @@ static void share(void *(*part)(void *), struct job job, int64_t images, int thr
     if (!job.keep) jobs[t].saved = job.saved + (int64_t)t * CHUNK * SAVED;
     if (job.carry) jobs[t].carry = job.carry + (int64_t)t * SIZE;
   }
-  if (threads > 1 && GOMP_parallel && omp_get_thread_num && omp_get_num_threads) {
-    struct team team = {part, jobs, threads};
-    GOMP_parallel(member, &team, (unsigned)threads, 0);
-    return;
-  }
+  if (threads > 1 && as_team(part, jobs, threads)) return;
   pthread_t others[MOST_THREADS];
   int begun[MOST_THREADS];
   for (int t = 1; t < threads; t++) begun[t] = !pthread_create(&others[t], 0, part, &jobs[t]);
