@@ -128,7 +128,7 @@ def server_of(method: Tables, rate: float) -> Tables:
 
 def recipe(args: argparse.Namespace, method: Tables, rate: float, seed: int, more: Tables) -> Any:
     run: Tables = {"seed": seed, "device": args.device, "precision": args.precision, "eval_every": 0}
-    run["compile"] = "graphs" if args.device.startswith("cuda") else "off"
+    run["compile"] = "graphs" if args.device.startswith("cuda") else "auto"
     if args.rounds:
         run["rounds"] = args.rounds
     place = {"path": args.path} if args.path else {}

@@ -14,7 +14,7 @@ from selfsame.nets.fast.small.room import CHUNK
 from selfsame.nets.fast.small.tiles import processor
 from selfsame.nets.fast.small.trace import Steps, traced
 
-_WORTH = 2**38  # multiplications of a training, from which on it is compiled: some seconds of it on one core
+_WORTH = 2**36  # multiplications of a training, from which on it is compiled: seconds of it on one core
 _SPARE = 2**26  # numbers that are kept for the next pass: memory that is new to a process comes page by page, cleared
 _A_THREAD = 2**21  # multiplications that are worth a thread of their own
 
