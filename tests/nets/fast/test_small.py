@@ -235,6 +235,10 @@ def test_of_equal_numbers_the_first_is_pooled(name):
         assert torch.allclose(mine, other, rtol=1e-6, atol=1e-8)
 
 
+def layers(*before: nn.Module, ins: int = 64) -> nn.Module:
+    return nn.Sequential(*before, nn.Flatten(), nn.Linear(ins, 3))
+
+
 class Refusing(nn.Module):
     """A network of a user's own that looks at what it is given."""
 
@@ -261,8 +265,22 @@ class Twice(nn.Module):
         return self.head(self.two(self.one(x)).flatten(1))
 
 
-def layers(*before: nn.Module, ins: int = 64) -> nn.Module:
-    return nn.Sequential(*before, nn.Flatten(), nn.Linear(ins, 3))
+class Overwriting(nn.Module):
+    """A sum of what is written over in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.head = nn.Conv2d(1, 1, 3, padding=1), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.one(x)
+        return self.head((F.relu(y, inplace=True) + y).flatten(1))
+
+
+def hooked() -> nn.Module:
+    net = layers(nn.Conv2d(1, 1, 1))
+    net[0].register_forward_hook(lambda module, given, out: 2 * out)
+    return net
 
 
 OTHERS = {
@@ -280,6 +298,8 @@ OTHERS = {
     "wide": (layers(nn.Conv2d(1, 129, 8), ins=129), (1, 8, 8)),
     "looks at what it gets": (Refusing(), (1, 4, 4)),
     "shared": (Twice(), (1, 8, 8)),
+    "written over": (Overwriting(), (1, 8, 8)),
+    "hooked": (hooked(), (1, 8, 8)),
     "large": (nets.build("resnet18", (3, 32, 32), 8, place="meta"), (3, 32, 32)),
 }
 

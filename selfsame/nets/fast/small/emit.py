@@ -9,7 +9,7 @@ import torch
 
 from selfsame.nets.fast.small.room import CHUNK, Lie, Room
 from selfsame.nets.fast.small.tiles import Loop, Processor, Tiles, heights, split, starts
-from selfsame.nets.fast.small.trace import Conv, Features, GroupNorm, Linear, Steps, Tail
+from selfsame.nets.fast.small.trace import WIDEST, Conv, Features, GroupNorm, Linear, Steps, Tail
 from selfsame.nets.norm import TINY
 
 MOST_THREADS = 64
@@ -305,6 +305,7 @@ class Emitter:
         sizes = {
             "REAL": self.cpu.bits,
             "V": self.cpu.lanes,
+            "WIDEST": self.room.up(WIDEST),
             "CHUNK": CHUNK,
             "MOST_THREADS": MOST_THREADS,
             "SAVED": self.room.saved,

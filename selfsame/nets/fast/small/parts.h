@@ -25,7 +25,6 @@ typedef real loose __attribute__((vector_size(sizeof(real) * V), aligned(sizeof(
 #define INLINE static inline __attribute__((always_inline))
 #define AT(p) ((vec)*(const loose *)(p))
 #define PUT(p) (*(loose *)(p))
-#define BIG 1024 /* channels of an image, at most */
 
 INLINE vec pick(mask which, vec yes, vec no) { return (vec)((which & (mask)yes) | (~which & (mask)no)); }
 
@@ -75,7 +74,7 @@ INLINE void add_up(const real *y, const int H, const int W, const int ROW, const
 /* Group norm as a * y + b for each channel; behind these two stand its mean and 1 / deviation. */
 INLINE void norm_terms(const real *y, const int H, const int W, const int ROW, const int CS, const int C,
                        const int GROUPS, const real eps, const real *gamma, const real *beta, real *terms) {
-  real sum[BIG] = {0}, mean[BIG] = {0};
+  real sum[WIDEST] = {0}, mean[WIDEST] = {0};
   const int EACH = C / GROUPS;
   const real count = (real)H * W * EACH;
   add_up(y, H, W, ROW, CS, mean, 0, sum);
@@ -154,7 +153,7 @@ INLINE void tail_backward(const real *y, const int YH, const int YW, const int H
                           const real *dz, const int ZROW, const int ZSTEP, real *dy, const int DROW, const int DSTEP,
                           const int DADD, real *dm, const int MROW, const int MSTEP, const int MADD, const int MS,
                           real *dgamma, real *dbeta) {
-  real k1[BIG] = {0}, k2[BIG] = {0};
+  real k1[WIDEST] = {0}, k2[WIDEST] = {0};
   if (NORM) {
     for (int c = 0; c < CS; c += V) {
       const vec a = AT(terms + c), b = AT(terms + CS + c);
@@ -223,7 +222,7 @@ INLINE void tail_backward(const real *y, const int YH, const int YW, const int H
 INLINE void features_forward(const real *z, const int H, const int W, const int ROW, const int CS, const int C,
                              const int MEAN, real *out) {
   if (MEAN) {
-    real sum[BIG], none[BIG] = {0};
+    real sum[WIDEST], none[WIDEST] = {0};
     add_up(z, H, W, ROW, CS, none, 0, sum);
     for (int c = 0; c < C; c++) out[c] = sum[c] / (H * W);
     return;

@@ -13,7 +13,7 @@ from selfsame.nets.mel import LogMel
 from selfsame.nets.norm import StandardConv2d
 from selfsame.nets.resnet import Thin
 
-_WIDEST = 128  # channels: beyond that PyTorch's own convolutions are as fast
+WIDEST = 128  # channels: beyond that PyTorch's own convolutions are as fast
 _WINDOW = 4  # places to a side of a pooling
 _LARGEST = 2**22  # parameters: each thread adds up their derivatives
 
@@ -141,7 +141,8 @@ class Steps:
 
 def traced(net: nn.Module, shape: tuple[int, ...]) -> Steps | None:
     """The steps of a network for images of this shape; None where it has others."""
-    if sum(value.numel() for value in net.parameters()) > _LARGEST:
+    hooks = any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    if hooks or sum(value.numel() for value in net.parameters()) > _LARGEST:
         return None
     try:
         return _Walk(net, _Tracer().trace(net)).read(shape)
@@ -181,12 +182,12 @@ class _Walk:
         first = self.images[start] = Image(0, rows, columns, channels)
         for node in middle:
             self._read(node)
-        if self.features is None or self.linear is None or end.args[0] is not self.linear[0] or channels > _WIDEST:
+        if self.features is None or self.linear is None or end.args[0] is not self.linear[0] or channels > WIDEST:
             raise Unfit
         return _with_borders(Steps(front, first, self.steps, self.features[1], self.linear[1]))
 
     def _new(self, rows: int, columns: int, channels: int) -> Image:
-        if min(rows, columns) < 1 or channels > _WIDEST:
+        if min(rows, columns) < 1 or channels > WIDEST:
             raise Unfit
         return Image(1 + max(image.number for image in self.images.values()), rows, columns, channels)
 
@@ -201,6 +202,9 @@ class _Walk:
         source = node.args[0]
         if not isinstance(source, fx.Node):
             raise Unfit
+        inplace = node.kwargs.get("inplace", False) or getattr(module, "inplace", False)
+        if inplace and (len(source.users) > 1 or self._renamed(source)):
+            raise Unfit  # somebody else reads what is written over
         match module:
             case nn.Identity():
                 self._same(node, source)
@@ -257,6 +261,9 @@ class _Walk:
         else:
             raise Unfit
 
+    def _renamed(self, node: fx.Node) -> bool:
+        return node in self.images and self.images[node].number in self.renamed
+
     def _same(self, node: fx.Node, source: fx.Node) -> None:
         """Nothing is done: both are one image."""
         if source not in self.images:
@@ -288,7 +295,7 @@ class _Walk:
             raise Unfit
         image = self.images[source]
         before = self.steps[-1] if self.steps else None
-        alone = len(source.users) == 1 and image.number not in self.renamed
+        alone = len(source.users) == 1 and not self._renamed(source)
         if isinstance(before, Tail) and before.out == image and alone:
             self.steps.pop()
             return before
@@ -337,7 +344,7 @@ class _Walk:
         image = self.images.get(main)
         short, thin = self.thinned.get(other, (other, 1))
         added = self.images.get(short)
-        if added is None or image != before.out or len(main.users) > 1 or image.number in self.renamed:
+        if added is None or image != before.out or len(main.users) > 1 or self._renamed(main):
             raise Unfit
         sizes = [-(-size // thin) for size in (added.rows, added.columns)]
         grown = added.channels <= image.channels if other in self.thinned else added.channels == image.channels
