@@ -736,3 +736,12 @@ def test_table_1_on_a_tenth_of_cifar10_is_what_the_kept_runs_say():
             assert all({key: line.get(key) for key in wanted} == wanted for line in some)
         said = f"{statistics.fmean(found):.1f} ± {(max(found) - min(found)) / 2:.1f}"
         assert f"| {title} | {paper[name]:.1f} | {said} | {some[0]['lr']:g}, 1e-3" in text, (title, said)
+
+
+def test_weights_of_the_negative_term_are_what_the_kept_runs_say(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.setattr("sys.argv", ["negatives", "table", str(KEPT / "feduv-negatives.jsonl")])
+    __import__("negatives").main()
+    rows = capsys.readouterr().out.strip().splitlines()[2:]
+    text = (RESULTS / "writers.md").read_text(encoding="utf-8")
+    assert len(rows) == 3 and all(row in text and row.count("±") == 4 for row in rows)
