@@ -167,8 +167,9 @@ class Model:
         """Embeddings (S, D) of samples (S, *shape)."""
         wanted = x.requires_grad or theta_P.requires_grad
         transformed = torch._C._functorch.maybe_current_level() is not None
-        if self.passes is not None and not wanted and not transformed:  # evaluation has training's arithmetic
-            return self.passes.embed(theta_P[None], x[None])[0]
+        passes = None if wanted or transformed else self.passes
+        if passes is not None and passes.takes(theta_P, x):  # evaluation has training's arithmetic
+            return passes.embed(theta_P[None], x[None])[0]
         views = self.net_views(theta_P)
         if transformed:  # vmap knows one memory format only
             views = {name: view.contiguous() for name, view in views.items()}

@@ -22,6 +22,9 @@ class Passes(Protocol):
     kind: str  # what they are, in words
     shares: bool  # whether the networks may be one row of memory, where they are the same
 
+    def takes(self, theta_P: Tensor, x: Tensor) -> bool:
+        """Whether they were made for samples and numbers of this kind."""
+
     def embed(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """Embeddings (M, B, D) alone."""
 

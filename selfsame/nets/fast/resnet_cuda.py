@@ -117,6 +117,10 @@ class FusedResNet:
         norms = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
         return all(m.affine and supported(m.num_channels, m.num_groups) for m in norms)
 
+    def takes(self, theta_P: Tensor, x: Tensor) -> bool:
+        """Images of any size."""
+        return True
+
     def embed(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """Embeddings (M, B, D) alone."""
         return self.forward(theta_MP, x_MB)[0]

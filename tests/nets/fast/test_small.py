@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from selfsame import nets
+from selfsame.engine.machine import Machine
 from selfsame.engine.model import Layout, Model
 from selfsame.nets.fast import Load, passes_for, small
 from selfsame.nets.fast.small import SmallPasses, build, small_passes
@@ -105,7 +106,7 @@ def made(net: nn.Module, layout: Layout, shape: tuple[int, ...], kind: Processor
     assert steps is not None
     found = build.library(code(steps, shapes, kind))
     assert found is not None
-    return SmallPasses(steps, shapes, found)
+    return SmallPasses(steps, shape, shapes, torch.float64 if kind.bits == 64 else torch.float32, found)
 
 
 def by_module(
@@ -419,6 +420,31 @@ def test_the_model_uses_them_where_nothing_is_asked_of_autograd():
     assert model.embed_eager(theta.requires_grad_(), x).requires_grad
     jacobian = torch.func.vjp(lambda value: model.embed_eager(value, x), theta.detach())[1]
     assert torch.isfinite(jacobian(torch.ones(3, WIDTH))[0]).all()
+
+
+def test_samples_of_another_kind_are_left_to_the_module():
+    """The code reads memory as what it was made for; anything else must not come to it."""
+    net, layout, theta, shape = started("ResNet")
+    passes = small_passes(net, shape, dict(zip(layout.names, layout.shapes)), torch.float64)
+    model, plain = (
+        Model(copy.deepcopy(net), {}, Machine(dtype=torch.float64), load=load) for load in (Load(shape), None)
+    )
+    larger = torch.randn(2, shape[0], 12, 11, dtype=torch.float64)
+    assert torch.allclose(model.embed_eager(theta, larger), plain.embed_eager(theta, larger), rtol=0, atol=1e-10)
+    same = torch.randn(2, *shape, dtype=torch.float64)
+    assert passes.takes(theta, same)
+    for wrong in (larger, same.float(), same[:, :2]):
+        assert not passes.takes(theta, wrong)
+        with pytest.raises(ValueError, match="for passes of"):
+            passes.forward(theta[None], wrong[None])
+    with pytest.raises(ValueError, match="for passes of"):
+        passes.forward(theta[None, :-1], same[None])
+    with pytest.raises(ValueError, match="for passes of"):
+        passes.forward(theta[None], same[None].expand(2, -1, -1, -1, -1))
+    _, done = passes.forward(theta[None], same[None])
+    with pytest.raises(ValueError, match="are not those"):
+        passes.backward(done, torch.zeros(1, 1, WIDTH, dtype=torch.float64))
+    assert passes.embed(theta[None], same[None, :0]).shape == (1, 0, WIDTH)
 
 
 def test_nothing_is_written_beside_the_cache():

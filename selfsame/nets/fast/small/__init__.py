@@ -39,12 +39,24 @@ class SmallPasses:
     kind = "C code for this processor"
     shares = True
 
-    def __init__(self, steps: Steps, shapes: dict[str, torch.Size], made: ctypes.CDLL) -> None:
-        self.steps, self.made = steps, made
+    def __init__(
+        self,
+        steps: Steps,
+        shape: tuple[int, ...],
+        shapes: dict[str, torch.Size],
+        dtype: torch.dtype,
+        made: ctypes.CDLL,
+    ) -> None:
+        self.steps, self.shape, self.dtype, self.made = steps, tuple(shape), dtype, made
         self.size = sum(shape.numel() for shape in shapes.values())
         self.saved = ctypes.c_int64.in_dll(made, "selfsame_saved").value
         self.space = ctypes.c_int64.in_dll(made, "selfsame_space").value
         self._spare: list[Tensor] = []
+
+    def takes(self, theta_P: Tensor, x: Tensor) -> bool:
+        """Whether they were made for samples and numbers of this kind: the code reads what lies in memory as such."""
+        alike = theta_P.dtype == x.dtype == self.dtype and theta_P.shape[-1] >= self.size
+        return alike and tuple(x.shape[x.dim() - len(self.shape) :]) == self.shape
 
     def embed(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """Embeddings (M, B, D) alone."""
@@ -56,7 +68,9 @@ class SmallPasses:
 
     def backward(self, done: Done, pull_MBD: Tensor) -> list[Tensor]:
         """The derivatives in the network's part of each theta, (M, P)."""
-        pull = pull_MBD.detach().contiguous()
+        pull = pull_MBD.detach().to(self.dtype).contiguous()
+        if pull.shape != (done.networks, done.count, self.steps.linear.width):
+            raise ValueError(f"derivatives of shape {tuple(pull.shape)} are not those of the embeddings")
         threads = self._threads(2 * done.networks * done.count)
         grad = pull.new_zeros(done.networks, self.size)
         carry = pull.new_zeros(threads if threads > 1 else 0, self.size)
@@ -69,14 +83,14 @@ class SmallPasses:
 
     def _forward(self, theta_MP: Tensor, x_MB: Tensor, keep: bool) -> tuple[Tensor, Done]:
         networks, count = x_MB.shape[:2]
+        if not self.takes(theta_MP, x_MB) or len(theta_MP) != networks:
+            raise ValueError(f"samples of shape {tuple(x_MB.shape[2:])} for passes of {self.shape}, {self.dtype}")
         x = x_MB.detach()
         if self.steps.front is not None:
             with torch.no_grad():
                 x = self.steps.front(x.flatten(0, 1))
         x = x.contiguous()
         theta = theta_MP.detach()
-        if networks == 1:
-            theta = theta.expand(1, -1)
         if theta.stride(1) != 1:
             theta = theta.contiguous()
         threads = self._threads(networks * count)
@@ -123,4 +137,4 @@ def small_passes(
     if not set(steps.names) <= set(shapes):
         return None  # some tensors are known by another's name
     made = library(code(steps, shapes, processor(macros(), 64 if dtype == torch.float64 else 32)))
-    return None if made is None else SmallPasses(steps, shapes, made)
+    return None if made is None else SmallPasses(steps, shape, shapes, dtype, made)

@@ -178,7 +178,8 @@ class Emitter:
     # Tails, features and the linear layer
 
     def _norm(self, norm: GroupNorm) -> tuple[str, str]:
-        return tuple(f"theta + {self.places[name]}" if name else "0" for name in (norm.weight, norm.bias))  # type: ignore[return-value]
+        gamma, beta = (f"theta + {self.places[name]}" if name else "0" for name in (norm.weight, norm.bias))
+        return gamma, beta
 
     def tail_forward(self, tail: Tail) -> list[str]:
         inside, out, width = (
