@@ -678,9 +678,21 @@ def test_what_is_said_of_fedmetrics_figures_on_cifar10_is_on_their_pages():
         return f"{one['measured']:.1f} ± {one['half_range']:.1f}"
 
     fig2, fig3 = _page("fedmetric/figure-2"), _page("fedmetric/figure-3")
-    weights = [f"proxy, negative_weight {weight}" for weight in (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)]
-    assert " | ".join(cell(fig2, title) for title in ("pos", *weights, "untrained network")) in text
-    assert " | ".join(cell(fig3, t) for t in ("s = 0", *(f"proxy, scale {s}" for s in (0.5, 1.0, 1.5)))) in text
+    printed = {0.1, 0.2, 0.3, 0.5, 0.7}
+    assert f"| 0 (*pos*) | {cell(fig2, 'pos')} | {cell(fig2, 'pos')} | {cell(fig2, 'pos, as printed')} |" in text
+    for weight in (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0):
+        row = [cell(fig2, f"{kind}, negative_weight {weight}") for kind in ("proxy", "true")]
+        row.append(cell(fig2, f"proxy, as printed, negative_weight {weight}") if weight in printed else "")
+        assert f"| {weight:g} | {' | '.join(row)} |".replace("|  |", "| |") in text
+    controls = [cell(fig2, title) for title in ("untrained network", "fixed vectors")]
+    assert "| controls: untrained, fixed vectors | {} | **{}** | |".format(*controls) in text
+    titles = ("s = 0", *(f"proxy, scale {s}" for s in (0.5, 1.0, 1.5, 2.0, 3.0)), "no negative term")
+    assert f"| *proxy* | {' | '.join(cell(fig3, title) for title in titles)} |" in text
+    (part,) = json.loads((RESULTS / "papers/fedmetric/figure-2.json").read_text(encoding="utf-8"))["parts"]
+    ran = [one for one in part["variants"] if "as printed" in one["title"] and all(one["ended"])]
+    assert len(ran) == 9 and all(all(one["collapsed"]) for one in ran)  # "at chance"
+    learnt = [one["figures"]["one_class_auroc"]["measured"] for one in part["variants"] if not one["control"]]
+    assert round(fig2["fixed vectors"]["one_class_auroc"]["measured"] - max(one or 0 for one in learnt)) == 8
 
 
 def test_what_is_said_of_the_controls_of_labels_is_on_their_pages():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,10 @@ def paper(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for runs and pages.", show_default="runs/paper- and the name")
     ] = None,
+    join: Annotated[
+        list[Path] | None,
+        typer.Option("--join", metavar="PAGE.json", help="Beside a page's JSON: take what that page lacks from this."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Repeat a table or figure of a paper, beside what it prints.
@@ -64,7 +69,9 @@ def paper(
         others = (table, figure, path, recipes, only, settings, rounds, share, because, device, out)
         if bootstrap != REPLICATES or any(given is not None for given in others):
             raise SelfsameError(f"{name}: a page is made anew from its JSON alone; leave out what else is asked for")
-        return _make_anew(Path(name))
+        return _make_anew(Path(name), join or [])
+    if join:
+        raise SelfsameError("--join: joins pages that are there; name the JSON of one in place of a paper")
     exhibits = find_exhibits(name, table, figure)
     if path is not None and not path.exists():
         raise SelfsameError(f"--path {path}: no such folder")
@@ -105,12 +112,13 @@ def paper(
         raise typer.Exit(1)
 
 
-def _make_anew(file: Path) -> None:
-    """The page and its drawings, without the data or the runs."""
+def _make_anew(file: Path, others: Sequence[Path]) -> None:
+    """The page and its drawings, without the data or the runs; with what pages from other calls tell beyond it."""
     from selfsame.files import write
-    from selfsame.report.exhibit_page import files_again
+    from selfsame.report.exhibit_page import files_again, joined_files
 
-    for name, content in files_again(file).items():
+    found = joined_files(file, others) if others else files_again(file)
+    for name, content in found.items():
         write(file.parent / name, content)
     print(f"page: {file.with_suffix('.md')}")
 
@@ -132,7 +140,7 @@ def _show(pages: dict[Path, dict[str, Any]]) -> None:
     """The tables, what to know about them, and the pages."""
     from rich.console import Console
 
-    from selfsame.report.exhibit_tables import terminal_sheets, timing_sheet
+    from selfsame.report.exhibit_tables import said_below, terminal_sheets, timing_sheet
 
     console = Console(width=None if Console().is_terminal else 80)
     for page, plain in pages.items():
@@ -140,7 +148,7 @@ def _show(pages: dict[Path, dict[str, Any]]) -> None:
             print(f"{plain['title']}, {part['data']} ({part['recipe']})")
             for sheet in terminal_sheets(part):
                 console.print(sheet.terminal())
-            for remark in part["remarks"]:
+            for remark in said_below(part):
                 print(remark)
         if plain["timings"]:
             console.print(timing_sheet(plain["timings"]).terminal())

@@ -12,6 +12,8 @@ from selfsame.report.table import Fitted, Sheet, marked_down
 from selfsame.report.view import RunView
 from selfsame.report.words import FACTS, finding_words, finite
 
+LEFT = "Not run yet: "
+RUN_WITH = "Run with "
 CHOSEN = "--chosen "  # the option after which a command line tells how what it sets was chosen
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
 SHOWN = ("p@1", "eer_seen", "auroc", "eer", "leak", "recovered")  # where the paper has no figures
@@ -142,17 +144,14 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
     long = [row for row in trained if not row.variant.untrained]
     short = [row for row in long if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
     if short:
-        out.append(
-            f"In {len(short)} of {len(long)} trained variants the rounds differ from the paper's (or the recipe's, "
-            "where the paper names none): their differences also show that."
-        )
+        out.append(lengths_words(len(short), len(long)))
     out += _set_here(changed)
     for row in trained:
         for seed, view in zip(row.variant.seeds, row.views, strict=True):
             name = row.variant.title if len(row.views) == 1 else f"{row.variant.title}, seed {seed}"
             out += [f"{name}: {finding_words(warning)}" for warning in (view.warnings if view is not None else [])]
     if missing := [row.variant.title for row in rows if row not in trained]:
-        out.append(f"Not run yet: {'; '.join(missing)}.")
+        out.append(f"{LEFT}{'; '.join(missing)}.")
     out += _method_facts(trained)
     machines = {
         ", ".join(f"{key} {view.facts[key]}" for key in ("selfsame", "torch", "gpu", "machine") if key in view.facts)
@@ -160,7 +159,15 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
         for view in row.views
         if view is not None
     }
-    return out + [f"Run with {machine}." for machine in sorted(machines) if machine]
+    return out + [f"{RUN_WITH}{machine}." for machine in sorted(machines) if machine]
+
+
+def lengths_words(short: int, trained: int) -> str:
+    """Of how many trained variants the rounds are not the paper's."""
+    return (
+        f"In {short} of {trained} trained variants the rounds differ from the paper's (or the recipe's, "
+        "where the paper names none): their differences also show that."
+    )
 
 
 def _set_here(changed: Sequence[str]) -> list[str]:

@@ -12,7 +12,8 @@ from selfsame.errors import SelfsameError
 from selfsame.files import read_json
 from selfsame.report.beside import units
 from selfsame.report.exhibit_figures import exhibit_svg
-from selfsame.report.exhibit_tables import part_sheets, timing_sheet
+from selfsame.report.exhibit_join import joined
+from selfsame.report.exhibit_tables import part_sheets, said_below, timing_sheet
 from selfsame.report.table import marked_down
 from selfsame.report.words import duration
 
@@ -106,6 +107,19 @@ def files_again(file: Path) -> dict[str, bytes]:
     return found
 
 
+def joined_files(file: Path, others: Sequence[Path]) -> dict[str, bytes]:
+    """All files of a page with what those of other calls tell beyond it."""
+    files_again(file)  # is whole, and so is each of the others
+    found = read_exhibit(file)
+    for other in others:
+        files_again(other)
+        try:
+            found = joined(found, read_exhibit(other))
+        except SelfsameError as error:
+            raise SelfsameError(f"{file} and {other}: {error}") from None
+    return exhibit_files(found)
+
+
 def page_again(file: Path) -> dict[str, Any]:
     """The JSON of a page that can be made anew; nothing of one that is not there, or damaged, and is to be replaced."""
     try:
@@ -177,7 +191,7 @@ def _part(part: Plain) -> Iterator[str]:
         yield sheet.markdown()
     own = [variant for variant in part["variants"] if not variant["quoted"]]
     untied = [UNTIED] if own and not all(variant["digest"] for variant in own) else []
-    for said in (*part["remarks"], *_lengths(part), *_pictured(part), *untied):
+    for said in (*said_below(part), *_lengths(part), *_pictured(part), *untied):
         yield f"- {marked_down(said)}"
 
 

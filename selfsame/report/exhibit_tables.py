@@ -11,6 +11,10 @@ from selfsame.report.table import Sheet
 
 _BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Seeds")
 _MORE = "Figures that the paper does not report:"
+COLLAPSED = (
+    "Collapsed: P@1 ended near chance, or all classes at nearly one place. Such runs stay in the mean; what each said "
+    "of it is in the JSON of this page."
+)
 _ACROSS = 4  # figures side by side in a terminal
 
 Plain = Mapping[str, Any]
@@ -140,17 +144,26 @@ def _rounds(variant: Plain) -> str:
 
 
 def _seeds(variant: Plain) -> str:
-    """Those that have ended; then those that diverged, and those that have not been run."""
+    """Those that have ended and which of them collapsed, those that diverged, and those that have not been run."""
     if variant["quoted"]:
         return "quoted"
-    told = list(zip(variant["seeds"], variant["ended"], variant["diverged"], strict=True))
-    sound = [seed for seed, ended, diverged in told if ended and not diverged]
-    lost = [seed for seed, _, diverged in told if diverged]
-    left = [seed for seed, ended, _ in told if not ended]
+    told = list(zip(variant["seeds"], variant["ended"], variant["diverged"], variant["collapsed"], strict=True))
+    sound = [seed for seed, ended, diverged, _ in told if ended and not diverged]
+    flat = [seed for seed, _, diverged, collapsed in told if collapsed and not diverged]
+    lost = [seed for seed, _, diverged, _ in told if diverged]
+    left = [seed for seed, ended, _, _ in told if not ended]
     said = [_listed(sound)] if sound else []
+    said += [f"collapsed: {'all' if flat == sound and len(flat) > 1 else _listed(flat)}"] if flat else []
     said += [f"diverged: {_listed(lost)}"] if lost else []
     said += [f"not run: {_listed(left)}"] if left else []
     return "; ".join(said)
+
+
+def said_below(part: Plain) -> list[str]:
+    """The remarks under the tables; that a run collapsed stands in its row, and what it means is said once."""
+    titles = tuple(str(variant["title"]) for variant in part["variants"])
+    said = [one for one in part["remarks"] if not (one.startswith(titles) and ": collapsed: " in one)]
+    return said + ([COLLAPSED] if len(said) < len(part["remarks"]) else [])
 
 
 def _listed(seeds: Sequence[int]) -> str:

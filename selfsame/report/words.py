@@ -134,6 +134,8 @@ def duration(seconds: float) -> str:
 
 def span_words(seconds: float) -> str:
     """A stretch of time as people say it."""
+    if 0 < seconds < 0.05:
+        return f"{1000 * seconds:.2g} ms"
     for most, unit, word in ((90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < most:
             number = seconds / unit

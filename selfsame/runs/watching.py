@@ -36,10 +36,15 @@ def described(record: Record) -> str:
 
 
 class Pace:
-    """How long rounds take, the first left out: it also loads and compiles."""
+    """How long rounds take, the first left out: it also loads.
 
-    def __init__(self, total: int, done: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.total, self.done, self.clock = total, done, clock
+    `compiles`: what is compiled or captured is so in the first round, which then says nothing of the others.
+    """
+
+    def __init__(
+        self, total: int, done: int, compiles: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.total, self.done, self.compiles, self.clock = total, done, compiles, clock
         self.begun = clock()
         self.counted, self.since = 0, 0.0
 
@@ -58,7 +63,8 @@ class Pace:
         if self.counted and now - self.since >= _TIMED:
             return (now - self.since) / self.counted
         first = self.since - self.begun
-        return first if self.since and first >= _TIMED and not self.counted else None
+        alone = self.since and not self.counted and not self.compiles
+        return first if alone and first >= _TIMED else None
 
     @property
     def left(self) -> float | None:
@@ -103,7 +109,8 @@ def _round(number: int) -> int:
 def watched(run: Run, quiet: bool = False, label: str = "", console: Console | None = None) -> Iterator[Tick]:
     """What hears of the rounds: a bar in a terminal or a notebook, else a line every so often; nothing if quiet."""
     place = console or Console(stderr=True)
-    pace = Pace(run.recipe.run.rounds, run.state.round)
+    model = run.problem.model
+    pace = Pace(run.recipe.run.rounds, run.state.round, model.compiled or model.device.type != "cpu")
     if quiet:
         yield lambda rounds, record: None
     elif place.is_terminal or place.is_jupyter:

@@ -1,7 +1,7 @@
 """The tables of a paper's page: the paper's figures beside ours, and all others in columns."""
 
 from selfsame.report.exhibit_page import BY_PERSON, FORMAT, QUOTED, UNTIED, exhibit_markdown
-from selfsame.report.exhibit_tables import part_sheets, terminal_sheets
+from selfsame.report.exhibit_tables import COLLAPSED, part_sheets, said_below, terminal_sheets
 
 
 def figure(measured=None, paper=None, interval=None, half_range=0.5):
@@ -13,8 +13,9 @@ def figure(measured=None, paper=None, interval=None, half_range=0.5):
 
 def variant(title, control="", quoted=False, **figures):
     about = {"title": title, "control": control, "quoted": quoted, "digest": "d", "rounds": 30, "paper_rounds": 60}
-    runs = {"seeds": [0, 1], "ended": [True, True], "diverged": [False, False], "seconds": [1.0, 2.0]}
-    return {**about, **runs, "figures": figures}
+    runs = {"seeds": [0, 1], "ended": [True, True], "seconds": [1.0, 2.0]}
+    marks = {"diverged": [False, False], "collapsed": [False, False]}
+    return {**about, **runs, **marks, "figures": figures}
 
 
 def part(*variants):
@@ -77,7 +78,7 @@ def test_a_papers_figure_has_the_digits_that_it_prints():
 
 def test_a_quoted_row_has_the_papers_figure_alone():
     quoted = {**variant("SLEEC", "", True, leak=figure(None, 90.5), eer=figure()), "seeds": [], "ended": []}
-    found = part(variant("A", leak=figure(80.0, 92.1), eer=figure(4.0)), {**quoted, "diverged": []})
+    found = part(variant("A", leak=figure(80.0, 92.1), eer=figure(4.0)), {**quoted, "diverged": [], "collapsed": []})
     first, second = part_sheets(found)
     assert first.rows[1] == ["SLEEC", "leak (17) %", "90.5", "–", "–", "–", "quoted"]
     assert [row[0] for row in second.rows] == ["A"]
@@ -105,3 +106,27 @@ def test_a_terminal_has_few_figures_side_by_side_and_intervals_below():
     assert first.rows[0][1] == "50.0 ± 0.5\n[40.0, 60.0]"
     shown = [heading.replace("\n", " ") for sheet in (first, second) for heading in sheet.headings]
     assert {"P@1 %", "EER new %", "leak (17) %"} <= set(shown)
+
+
+def test_what_became_of_a_run_stands_in_its_row():
+    def seeds(**marks):
+        (sheet,) = part_sheets(part({**variant("A", eer=figure(4.0)), **marks}))
+        return sheet.rows[0][-1]
+
+    assert seeds(collapsed=[False, True]) == "0, 1; collapsed: 1"
+    assert seeds(collapsed=[True, True]) == "0, 1; collapsed: all"
+    assert seeds(seeds=[4], ended=[True], diverged=[False], collapsed=[True]) == "4; collapsed: 4"
+    assert seeds(collapsed=[True, True], diverged=[True, False]) == "1; collapsed: 1; diverged: 0"
+    assert seeds(ended=[True, False], collapsed=[True, False]) == "0; collapsed: 0; not run: 1"
+
+
+def test_what_a_collapse_means_is_said_once():
+    said = ["A, seed 0: collapsed: P@1 is 1 %", "A, seed 1: collapsed: P@1 is 1 %", "A: 2 client updates were refused"]
+    found = {**part(variant("A", eer=figure(4.0))), "remarks": ["How: x.", *said]}
+    assert said_below(found) == ["How: x.", said[2], COLLAPSED]
+    text = exhibit_markdown(page(found))
+    assert text.count("ollapsed") == 1 and COLLAPSED in text
+    assert said_below(part(variant("A"))) == []
+    assert said_below({**found, "remarks": ["B, seed 0: collapsed: of nobody here"]}) == [
+        "B, seed 0: collapsed: of nobody here"
+    ]
