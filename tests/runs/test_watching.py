@@ -94,7 +94,7 @@ def test_what_compiles_in_its_first_round_is_told_of_by_the_next(run, monkeypatc
     told = lines(monkeypatch, 12_000, 0.004, first=27.0, **run)
     assert told[0] == "about 46 s for 11,498 rounds of 4 ms"
     assert lines(monkeypatch, 600, 0.004, first=27.0, **run)[0].startswith("fedhide: round ")
-    assert lines(monkeypatch, 600, 57, **run)[0].startswith("about 9.5 h for 598 rounds of 57 s; shorter: ")
+    assert lines(monkeypatch, 600, 57, **run)[1].startswith("about 9.5 h for 598 rounds of 57 s; shorter: ")
     assert lines(monkeypatch, 600, 57)[0].startswith("about 9.5 h for 599 rounds of 57 s; shorter: ")
 
 
