@@ -89,7 +89,7 @@ def recipe(args: argparse.Namespace, clients: int, width: int, epsilon: float, s
             "net": {"name": "lenet", "width": args.width, **channels},
             "run": {
                 "rounds": rounds, "seed": seed, "device": args.device, "precision": "float32", "eval_every": 0,
-                "compile": "graphs" if args.device.startswith("cuda") else "off",
+                "compile": "graphs" if args.device.startswith("cuda") else "auto",
             },
             "cohort": {"size": size},
             "local": {"steps": 1, "batch": 8, "lr": args.lr, "schedule": "cosine"},

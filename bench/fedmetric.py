@@ -116,7 +116,7 @@ def nested(setting: Setting) -> Tables:
 
 def recipe(args: argparse.Namespace, setting: Setting, rounds: int, seed: int) -> Recipe:
     run = {"seed": seed, "rounds": rounds, "eval_every": 0, "device": args.device, "precision": "float32"}
-    run["compile"] = "graphs" if args.device.startswith("cuda") else "off"
+    run["compile"] = "graphs" if args.device.startswith("cuda") else "auto"
     there = {"run": run, "data": {"path": args.path}}
     said = {key: value for key, value in setting.items() if not key.startswith("first.")}
     return from_mapping(merged(merged(base(args), there), nested(said)))

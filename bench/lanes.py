@@ -20,11 +20,16 @@ OUT/logs/STAGE-LANE.log has what a lane says, OUT/state.json what ended with whi
 what ended well in a stage without `share` is not repeated, unless it ended because the time was up.
 
     python bench/lanes.py bench/plans/gpu.toml --data DATA --out OUT --seconds 1500
+
+On a machine that may be taken away, --pack FILE.tgz keeps a copy of OUT: every --every seconds, and at the end, FILE is
+replaced by one with all files of OUT but weights, checkpoints and what is larger than 3 MB. Where it is unpacked as an
+OUT, runs that had ended count as ended.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import shlex
@@ -32,6 +37,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import tomllib
 from collections import deque
@@ -48,6 +54,8 @@ from selfsame.fields import at_least, nearest, read_fields, typed  # noqa: E402
 from selfsame.files import read_json, read_text, write_json  # noqa: E402
 
 _LOOK = 0.05  # seconds between two looks at the lanes
+_LARGE = 3_000_000  # bytes of a file that is not packed
+_HEAVY = (".safetensors", ".tmp", ".lock")  # files that are not packed, nor is a folder named checkpoint
 
 
 @dataclass(frozen=True)
@@ -135,11 +143,40 @@ def words(command: str, names: Mapping[str, str]) -> list[str]:
     return [sys.executable, str(ROOT / first), *rest]
 
 
-class Driver:
-    """Runs stages, and keeps what ended."""
+def pack(out: Path, file: Path) -> None:
+    """The light files of a folder as one, which replaces what lay there at once."""
+    beside = file.with_name(f"{file.name}.tmp")
+    with tarfile.open(beside, "w:gz") as packed:
+        for place in sorted(out.rglob("*")):
+            name = place.relative_to(out)
+            if place.is_symlink() or "checkpoint" in name.parts or place.suffix in _HEAVY:
+                continue
+            try:
+                if not place.is_file() or place.stat().st_size > _LARGE:
+                    continue
+                content, at = place.read_bytes(), place.stat().st_mtime
+            except OSError:  # a run has replaced it
+                continue
+            entry = tarfile.TarInfo(str(name))
+            entry.size, entry.mtime = len(content), int(at)
+            packed.addfile(entry, io.BytesIO(content))
+    beside.replace(file)
 
-    def __init__(self, out: Path, names: Mapping[str, str], until: float, grace: float) -> None:
+
+class Driver:
+    """Runs stages, and keeps what ended; `packed` is written every so many seconds."""
+
+    def __init__(
+        self,
+        out: Path,
+        names: Mapping[str, str],
+        until: float,
+        grace: float,
+        packed: Path | None = None,
+        every: float = 60.0,
+    ) -> None:
         self.out, self.names, self.until, self.grace = out, names, until, grace
+        self.packed, self.every, self.next = packed, every, time.time() + every
         self.file = out / "state.json"
         known = read_json(self.file) if self.file.is_file() else []
         self.before = list(typed(str(self.file), known, tuple[Ended, ...]))
@@ -162,6 +199,9 @@ class Driver:
                 if not told and time.time() > until + self.grace:
                     told = True
                     terminate(lanes)
+                if self.packed is not None and time.time() >= self.next:
+                    pack(self.out, self.packed)
+                    self.next = time.time() + self.every
                 time.sleep(_LOOK)
             if left := dict.fromkeys(command for lane in lanes for command in lane.queue):
                 print(f"{stage.name}: the time is up, commands not begun: {len(left)}")
@@ -219,6 +259,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="for all stages")
     parser.add_argument("--grace", type=float, default=120.0, help="seconds that runs have to end by themselves")
     parser.add_argument("--only", action="append", default=[], metavar="STAGE")
+    parser.add_argument("--pack", type=Path, metavar="FILE.tgz", help="where to keep a copy of OUT's light files")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds between two copies")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a value for {NAME}")
     args = parser.parse_args()
     until = min(float(os.environ.get(UNTIL) or "inf"), time.time() + (args.seconds or float("inf")))
@@ -230,7 +272,10 @@ def main() -> int:
         for word in args.only:
             if word not in [stage.name for stage in stages]:
                 raise SelfsameError(f"--only {word}: no such stage{nearest(word, [stage.name for stage in stages])}")
-        driver = Driver(args.out.absolute(), names, until, args.grace)
+        if args.pack is not None and not args.pack.absolute().parent.is_dir():
+            raise SelfsameError(f"--pack {args.pack}: no such folder as {args.pack.parent}")
+        at_least("--every", args.every, 0, strict=True)
+        driver = Driver(args.out.absolute(), names, until, args.grace, args.pack, args.every)
     except SelfsameError as error:
         print(f"lanes: {error}", file=sys.stderr)
         return 2
@@ -243,6 +288,8 @@ def main() -> int:
         print("lanes: stopped", file=sys.stderr)
         return 1
     finally:
+        if args.pack is not None:
+            pack(driver.out, args.pack)
         driver.table()
     return int(any(one.exit for one in driver.ended))
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -291,6 +292,47 @@ def test_a_stage_has_its_own_time(tmp_path, clock):
     assert [(one.stage, one.late) for one in ours.ended] == [("first", True), ("second", False)]
 
 
+WAITER = """
+import sys, tarfile, time
+from pathlib import Path
+out, packed = map(Path, sys.argv[1:])
+(out / "begun.json").write_text("1")
+while not packed.is_file() or "begun.json" not in tarfile.open(packed).getnames():
+    time.sleep(0.02)
+(out / "ended.json").write_text("2")
+"""
+
+
+def test_a_copy_is_kept_while_runs_are_at_work(tmp_path):
+    """And another at the end; by it a second machine knows what has ended."""
+    script, copy = tmp_path / "waiter.py", tmp_path / "o.tgz"
+    script.write_text(WAITER)
+    plan = f'[[stage]]\nname = "a"\nlanes = 1\ncommands = ["{script} {{out}} {copy}"]\n'
+    code, said, state = lanes(tmp_path, plan, "--pack", str(copy), "--every", "0.1")
+    assert (code, len(state)) == (0, 1), said
+    there = tmp_path / "there"
+    there.mkdir()
+    with tarfile.open(copy) as packed:
+        packed.extractall(there / "out", filter="data")
+    assert (there / "out" / "ended.json").read_text() == "2"
+    assert [one["exit"] for one in json.loads((there / "out" / "state.json").read_text())] == [0]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_copy_leaves_out_what_is_heavy(tmp_path):
+    out, copy = tmp_path / "out", tmp_path / "o.tgz"
+    kept = {"a/result.json": b"{}", "a/deep/er/page.md": b"x", "runs.jsonl": b"1\n2\n"}
+    left = {"a/model.safetensors": b"x", "a/checkpoint/state.json": b"x", "big.json": b"x" * 3_000_001, "x.lock": b""}
+    for name, content in {**kept, **left}.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    (out / "link.json").symlink_to(out / "runs.jsonl")
+    copy.write_text("what lay there")
+    driver.pack(out, copy)
+    with tarfile.open(copy) as packed:
+        assert {one.name: packed.extractfile(one).read() for one in packed} == kept
+
+
 STAGE = '[[stage]]\nname = "a"\nlanes = 1\ncommands = ["selfsame --version"]\n'
 
 
@@ -316,6 +358,14 @@ def test_a_bad_plan_is_refused_in_one_line(tmp_path, monkeypatch, capsys, plan, 
 
 def test_a_stage_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
     assert "--only b: no such stage" in refused(tmp_path, monkeypatch, capsys, STAGE, "--only", "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(("--pack", "nowhere/o.tgz"), "--pack nowhere/o.tgz: no such folder"), (("--every", "0"), "--every: must be")],
+)
+def test_where_nothing_can_be_packed(tmp_path, monkeypatch, capsys, options, said):
+    assert said in refused(tmp_path, monkeypatch, capsys, STAGE, *options)
 
 
 def refused(folder, monkeypatch, capsys, plan, *options):
