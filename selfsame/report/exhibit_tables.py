@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -163,7 +165,26 @@ def said_below(part: Plain) -> list[str]:
     """The remarks under the tables; that a run collapsed stands in its row, and what it means is said once."""
     titles = tuple(str(variant["title"]) for variant in part["variants"])
     said = [one for one in part["remarks"] if not (one.startswith(titles) and ": collapsed: " in one)]
-    return said + ([COLLAPSED] if len(said) < len(part["remarks"]) else [])
+    heads = Counter(title.rpartition(" ")[0] for title in titles if _number(title.rpartition(" ")[2]))
+    series = [head for head, count in heads.items() if count > 1]
+    return [_brief(one, series) for one in said] + ([COLLAPSED] if len(said) < len(part["remarks"]) else [])
+
+
+def _brief(said: str, series: Sequence[str]) -> str:
+    """The remark with "lambda 1, 2, 3" in place of "lambda 1, lambda 2, lambda 3", or with semicolons between."""
+    for head in series:
+        one = rf"{re.escape(head)} ([^\s,;)]+)"
+
+        def shared(found: re.Match[str], head: str = head, one: str = one) -> str:
+            return f"{head} {', '.join(re.findall(one, found[0]))}"
+
+        for mark in (", ", "; "):
+            said = re.sub(rf"(?<![^\s(]){one}(?:{mark}{one})+(?![^\s,.;:)])", shared, said)
+    return said
+
+
+def _number(word: str) -> bool:
+    return re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", word) is not None
 
 
 def _listed(seeds: Sequence[int]) -> str:

@@ -130,3 +130,20 @@ def test_what_a_collapse_means_is_said_once():
     assert said_below({**found, "remarks": ["B, seed 0: collapsed: of nobody here"]}) == [
         "B, seed 0: collapsed: of nobody here"
     ]
+
+
+def test_a_series_is_named_once():
+    titles = [f"{kind}, lambda {n}" for kind in ("A", "B, as printed") for n in ("0.1", "0.5", "1.0")]
+    found = part(*(variant(title) for title in (*titles, "s = 0", "FedHide(0.5, 1)", "FedHide(0.5, 5)")))
+    told = ", ".join([*titles, "s = 0"])
+
+    def said(words):
+        (one,) = said_below({**found, "remarks": [words]})
+        return one
+
+    brief = "A, lambda 0.1, 0.5, 1.0, B, as printed, lambda 0.1, 0.5, 1.0, s = 0"
+    assert said(f"How settings of {told} were chosen: x.") == f"How settings of {brief} were chosen: x."
+    assert said(f"Ratio: 10^-2 ({told}); 10^-3 (A, lambda 0.5).") == f"Ratio: 10^-2 ({brief}); 10^-3 (A, lambda 0.5)."
+    assert said("Not run yet: A, lambda 0.1; A, lambda 0.5; s = 0.") == "Not run yet: A, lambda 0.1, 0.5; s = 0."
+    assert said("A, lambda 0.1, seed 0: 3 updates were refused") == "A, lambda 0.1, seed 0: 3 updates were refused"
+    assert said("Left: FedHide(0.5, 1), FedHide(0.5, 5).") == "Left: FedHide(0.5, 1), FedHide(0.5, 5)."
