@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import warnings
 from dataclasses import dataclass
 from functools import cache
 
@@ -54,6 +55,8 @@ def choose_machine(run: RunPart) -> Machine:
     dtype = torch.float64 if precision == "float64" else torch.float32
     autocast = torch.bfloat16 if precision == "bfloat16" else None
     compile = run.compile == "on" or (run.compile == "auto" and gpu)
+    if compile:  # precision is chosen above; what compiles has an opinion on what is left in float32
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
     return Machine(device, dtype, autocast, compile, compile or run.compile == "graphs")
 
 
