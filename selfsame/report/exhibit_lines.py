@@ -26,7 +26,7 @@ def drawing(panes: Sequence[Pane], rows: Sequence[Row], file: str, what: str) ->
 
 def _pane(pane: Pane, lines: Iterable[Plain], **more: Any) -> list[Plain]:
     lines = list(lines)
-    if not any(line["from"] == OURS for line in lines):
+    if not any(line["from"] in (OURS, CONTROL) for line in lines):
         return []
     said = [_line(words, [(x, [y])], SAID) for x, y, words in pane.said]
     return [{"kind": "lines", "title": pane.title, "x": pane.x, "y": pane.y, **more, "lines": [*lines, *said]}]

@@ -55,7 +55,8 @@ def halves(tmp_path_factory):
             "proxy, negative_weight 0.3",
             "fixed vectors",
         )
-        for name, only in (("all", ()), ("one", some), ("two", rest)):
+        calls = {"all": (), "one": some, "two": rest, "runs": rest[:-1], "controls": rest[-1:]}
+        for name, only in calls.items():
             told = [word for title in only for word in ("--only", title)]
             result = CliRunner().invoke(app, [*WORDS, "--out", name, *told])
             assert result.exit_code == 0, result.output
@@ -64,7 +65,7 @@ def halves(tmp_path_factory):
 
 @pytest.fixture
 def pages(halves, monkeypatch, tmp_path):
-    for name in ("one", "two", "all"):
+    for name in ("all", "one", "two", "runs", "controls"):
         (tmp_path / name).mkdir()
         for file in (halves / name).glob("figure-2*"):
             (tmp_path / name / file.name).write_bytes(file.read_bytes())
@@ -99,6 +100,12 @@ def test_halves_make_the_whole(first, second, pages, call):
     assert drawn.read_bytes() == Path("all", drawn.name).read_bytes()
     assert Path(second, "figure-2.json").read_bytes() == other
     assert call("paper", place, "--join", f"{second}/figure-2.json")[0] == 0 and read(first) == now  # again
+
+
+def test_a_page_of_controls_alone_is_a_part_too(pages, call):
+    words = ("paper", "one/figure-2.json", "--join", "runs/figure-2.json", "--join", "controls/figure-2.json")
+    assert call(*words) == (0, "page: one/figure-2.md\n", "")
+    assert timeless(read("one")) == timeless(read("all"))
 
 
 def test_where_both_tell_the_first_stays(pages):
