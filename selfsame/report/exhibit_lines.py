@@ -24,9 +24,9 @@ def drawing(panes: Sequence[Pane], rows: Sequence[Row], file: str, what: str) ->
     return {"file": file, "what": what, "panes": found} if found else None
 
 
-def _pane(pane: Pane, lines: Iterable[Plain], **more: Any) -> list[Plain]:
+def _pane(pane: Pane, lines: Iterable[Plain], measured: Sequence[str] = (OURS,), **more: Any) -> list[Plain]:
     lines = list(lines)
-    if not any(line["from"] in (OURS, CONTROL) for line in lines):
+    if not any(line["from"] in measured for line in lines):
         return []
     said = [_line(words, [(x, [y])], SAID) for x, y, words in pane.said]
     return [{"kind": "lines", "title": pane.title, "x": pane.x, "y": pane.y, **more, "lines": [*lines, *said]}]
@@ -124,7 +124,7 @@ def _over_values(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
         lines += _level(row, pane.figures[0])
     places = [x for line in lines if not line.get("level") for x in line["x"]]
     log = not ticks and bool(places) and min(places) > 0 and max(places) > 20 * min(places)
-    return _pane(pane, lines, ticks=ticks, log=log)
+    return _pane(pane, lines, (OURS, CONTROL), ticks=ticks, log=log)
 
 
 def _place(pane: Pane, row: Row) -> float | str | None:
