@@ -600,6 +600,33 @@ def test_writers_tuned_alike_are_what_the_kept_runs_say():
         assert f"| {name} | {users} | {' | '.join(cells)} |" in text
 
 
+def test_smaller_weights_of_the_negative_term_are_what_the_kept_runs_say():
+    lines = [json.loads(line) for line in (KEPT / "feduv-writers-cpu.jsonl").read_text().splitlines()]
+    text = (RESULTS / "writers.md").read_text(encoding="utf-8").split("### Smaller lambda")[1]
+    early, ends, learnt = {}, {}, {}
+    for weight in (0, 0.01, 0.1, 1):
+        name = {0: "FedUV(127)", 1: "FedUV(127), negatives"}.get(weight, f"FedUV(127), negatives, lambda {weight:g}")
+        tried = [line for line in lines if {"phase": "choose", "method": name}.items() <= line["key"].items()]
+        best, cells = min(tried, key=lambda line: line["eer"]), []
+        assert len(tried) == 8 and {line["key"]["rounds"] for line in tried} == {0}  # the recipe's
+        for users in ("everybody from the start", "a fifth joins half-way"):
+            wanted = {"phase": "course", "method": name, "users": users}
+            some = [line for line in lines if wanted.items() <= line["key"].items()]
+            assert len(some) == 3 and {line["lr"] for line in some} == {best["lr"]}
+            cells += [_spread(line["points"][-1][what] for line in some) for what in ("test", "training")]
+            if users.startswith("everybody"):
+                mean = [
+                    statistics.fmean(100 * line["points"][-1][what] for line in some) for what in ("test", "training")
+                ]
+                ends[weight], learnt[weight] = mean
+                assert {line["points"][4]["round"] for line in some} == {250}
+                early[weight] = f"{statistics.fmean(100 * line['points'][4]['test'] for line in some):.1f}"
+        assert f"| {weight:g} | {best['lr']:g} | {100 * best['eer']:.1f} | {' | '.join(cells)} |" in text, cells
+    assert f"by {ends[0.1] - ends[0]:.1f} points of test P@1" in text
+    assert f"by {learnt[0.1] - learnt[0]:.1f} on training samples" in text
+    assert f"test P@1 is {early[0]} without it, {early[0.1]} at 0.1" in text
+
+
 def test_speakers_over_rounds_are_what_the_kept_runs_say():
     """FedUV's Fig. 3 on speakers: the best of eight rates each, three seeds."""
     lines = [json.loads(line) for line in (KEPT / "feduv-speakers.jsonl").read_text().splitlines()]
