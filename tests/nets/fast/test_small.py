@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import os
 import stat
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from selfsame.engine.model import Layout, Model
 from selfsame.nets.fast import Load, passes_for, small
 from selfsame.nets.fast.small import SmallPasses, build, small_passes
 from selfsame.nets.fast.small.emit import code
+from selfsame.nets.fast.small.room import CHUNK, back_by_points, by_points
 from selfsame.nets.fast.small.tiles import Processor, Tiles, heights, processor, split, starts
 from selfsame.nets.fast.small.trace import Conv, Tail, traced
 from selfsame.nets.lenet import LeNet
@@ -76,11 +79,13 @@ class Mixed(nn.Module):
 
 
 NETS = {
+    "LeNet, by points": (partial(LeNet, channels=(8, 9)), (1, 13, 15)),  # squares of which half lies in the image
     "LeNet": (partial(LeNet, channels=(5, 6)), (1, 9, 11)),
     "LeNet in colour": (partial(LeNet, channels=(3, 20), groups=5, bias=False), (3, 12, 8)),
     "ResNet": (partial(resnet8, groups=2), (3, 9, 8)),
     "ResNet, standardised": (partial(resnet8, groups=4, standardise=True), (2, 8, 6)),
     "ResNet, projected": (partial(ResNet, 8, (1, 1), groups=4, project=True, init="torch"), (3, 7, 8)),
+    "ResNet, by points": (partial(resnet8, groups=2, standardise=True), (3, 22, 19)),
     "mixed": (Mixed, (2, 25, 22)),
     "recordings": (partial(mel_lenet, rate=8000, mels=12, channels=(3, 4)), (1, 900)),
 }
@@ -140,7 +145,7 @@ def case(theta: Tensor, shape: tuple[int, ...], networks: int, count: int) -> tu
 def test_equals_the_module_and_autograd(name, kind):
     net, layout, theta, shape = started(name)
     passes = made(net, layout, shape, KINDS[kind])
-    for networks, count in ((1, 19), (3, 2)):
+    for networks, count in ((1, CHUNK + 3), (3, 2)):
         given = case(theta, shape, networks, count)
         emb, grad = both_passes(passes, *given)
         expected, expected_grad = by_module(net, layout, *given)
@@ -170,9 +175,117 @@ def test_steps_are_taken_together():
     assert steps.work == 156_800 + 156_800 + 1_568
 
 
+def points_of(name: str) -> list[tuple[bool, bool]]:
+    """For each convolution whether it, and its derivatives in the input, are computed by points."""
+    make, shape = NETS[name]
+    steps = traced(make(shape=shape, width=WIDTH), shape)
+    return [(by_points(step), back_by_points(step)) for step in steps.steps if isinstance(step, Conv)]
+
+
+def test_which_convolutions_are_by_points():
+    """Those that are wide and large enough; with a stride of two the derivatives in the input alone."""
+    assert points_of("LeNet") == [(False, False)] * 2
+    assert points_of("LeNet, by points") == [(False, False), (True, True)]
+    by_stage = [(True, True)] * 2 + [(False, True), (True, True)] + [(False, True), (False, False)]
+    assert points_of("ResNet, by points") == [(False, False), *by_stage]
+
+
+def line_matrices(side: int) -> tuple[list[list[float]], ...]:
+    """Those of the places of the output, of the taps and of the input, from the definition: products of polynomials.
+
+    A line of the output is what a product of polynomials gives: its transpose. Both factors are taken to the points,
+    and Lagrange's polynomials lead back.
+    """
+    near, far = 0.5**0.5, 2**0.5
+    points, to = [0.0, near, -near, far, -far], 7 - side
+    output = [[x**i for i in range(to)] for x in points] + [[0.0] * (to - 1) + [1.0]]
+    taps, lead = [], []
+    for x in points:
+        others = [y for y in points if y != x]
+        apart, polynomial = 1.0, [1.0]
+        for y in others:
+            apart *= x - y
+            polynomial = [a - y * b for a, b in zip([0.0, *polynomial], [*polynomial, 0.0])]
+        taps.append([x**i / apart for i in range(side)])
+        lead.append([*polynomial, 0.0])
+    polynomial = [1.0]
+    for y in points:
+        polynomial = [a - y * b for a, b in zip([0.0, *polynomial], [*polynomial, 0.0])]
+    return output, [*taps, [0.0] * (side - 1) + [1.0]], [*lead, polynomial]
+
+
+@pytest.mark.parametrize("side", [3, 5])
+def test_six_points_give_the_convolution(side):
+    """The formula of winograd.h in plain loops, along a line, with exact numbers for the convolution itself."""
+    output, taps, lead = line_matrices(side)
+    kernel = [Fraction(3 * i - 4, 7) for i in range(side)]
+    line = [Fraction(5 - 2 * i * i, 3) for i in range(6)]
+    at = [
+        sum(lead[q][i] * float(line[i]) for i in range(6)) * sum(taps[q][k] * float(kernel[k]) for k in range(side))
+        for q in range(6)
+    ]
+    for place in range(7 - side):
+        exact = sum(line[place + k] * kernel[k] for k in range(side))
+        assert abs(sum(output[q][place] * at[q] for q in range(6)) - float(exact)) < 1e-12
+
+
+LINES = """
+void lines(int side, const double *given, double *out) {
+  vec d[6], g[5], y[4], t[6], back[6];
+  for (int i = 0; i < 6; i++) d[i] = (vec){given[i]};
+  for (int i = 0; i < 4; i++) y[i] = d[i];
+  for (int i = 0; i < 5; i++) g[i] = d[i];
+#define OUT(n) for (int i = 0; i < n; i++) *out++ = back[i][0]
+  input_points(d[0], d[1], d[2], d[3], d[4], d[5], back, 1); OUT(6);
+  for (int i = 0; i < 6; i++) t[i] = d[i];
+  if (side == 5) {
+    kernel_points(g, 1, 5, back, 1); OUT(6);
+    kernel_taps(t, 1, 5, back, 1); OUT(5);
+    output_places(t, 1, 2, back, 1); OUT(2);
+    output_points(y, 1, 2, back, 1); OUT(6);
+  } else {
+    kernel_points(g, 1, 3, back, 1); OUT(6);
+    kernel_taps(t, 1, 3, back, 1); OUT(3);
+    output_places(t, 1, 4, back, 1); OUT(4);
+    output_points(y, 1, 4, back, 1); OUT(6);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("side", [3, 5])
+def test_each_way_to_the_points_and_back_is_its_matrix(side):
+    """The five functions of winograd.h along a line, each against its matrix or that matrix turned round."""
+    here = Path(small.__file__).parent
+    heads = "#define REAL 64\n#define V 2\n#define WIDEST 128\n"
+    text = heads + "".join((here / name).read_text() for name in ("parts.h", "winograd.h")) + LINES
+    found = build.library(text)
+    output, taps, lead = line_matrices(side)
+    turned = [[[*row] for row in zip(*matrix)] for matrix in (output, taps)]
+    given = torch.tensor([0.7, -1.3, 2.1, 0.4, -0.6, 1.9], dtype=torch.float64)
+    want = [
+        [sum(row[i] * float(given[i]) for i in range(len(row))) for row in matrix]
+        for matrix in (lead, taps, turned[1], turned[0], output)
+    ]
+    flat = [value for part in want for value in part]
+    out = torch.zeros(len(flat), dtype=torch.float64)
+    found.lines(side, ctypes.c_void_p(given.data_ptr()), ctypes.c_void_p(out.data_ptr()))
+    assert torch.allclose(out, torch.tensor(flat, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_by_points_float32_rounds_a_few_times_more():
+    """Some five times more than without points, which is 6e-7 of what comes out of one convolution."""
+    net, layout, theta, shape = started("LeNet, by points")
+    passes = small_passes(net, shape, dict(zip(layout.names, layout.shapes)))
+    given = case(theta, shape, 2, 5)
+    found = both_passes(passes, *(value.float() for value in given))
+    for mine, expected in zip(found, by_module(net, layout, *given), strict=True):
+        assert float((mine - expected).norm()) < 1e-5 * float(expected.norm())
+
+
 def test_several_threads_give_one_answer(monkeypatch):
     """However images are shared out, the sums are the same but for their order."""
-    net, layout, theta, shape = started("LeNet")
+    net, layout, theta, shape = started("LeNet, by points")
     passes = made(net, layout, shape, KINDS["vectors of 4"])
     monkeypatch.setattr(small, "_A_THREAD", 1)
     for networks, count in ((1, 7), (2, 3), (5, 1), (3, 40)):
@@ -208,9 +321,10 @@ def test_passes_that_overlap_keep_their_own_numbers():
     assert passes.forward(*first[:2])[1].saved.data_ptr() == kept
 
 
-def test_what_is_not_finite_stays_with_its_network():
+@pytest.mark.parametrize("name", ["LeNet", "LeNet, by points"])
+def test_what_is_not_finite_stays_with_its_network(name):
     """As in PyTorch: a client whose network or sample is broken is seen to be, and nobody else's is."""
-    net, layout, theta, shape = started("LeNet")
+    net, layout, theta, shape = started(name)
     passes = made(net, layout, shape, KINDS["vectors of 4"])
     theta_MP, x_MB, pull_MBD = case(theta, shape, 4, 3)
     clean = both_passes(passes, theta_MP, x_MB, pull_MBD)

@@ -7,9 +7,10 @@ from importlib import resources
 
 import torch
 
-from selfsame.nets.fast.small.room import CHUNK, Lie, Room
+from selfsame.nets.fast.small.room import CHUNK, SQUARE, Lie, Room, back_by_points, by_points
 from selfsame.nets.fast.small.tiles import Loop, Processor, Tiles, heights, split, starts
 from selfsame.nets.fast.small.trace import WIDEST, Conv, Features, GroupNorm, Linear, Steps, Tail
+from selfsame.nets.fast.small.winograd import Points
 from selfsame.nets.norm import TINY
 
 MOST_THREADS = 64
@@ -25,6 +26,7 @@ class Emitter:
         self.steps, self.places, self.size, self.cpu = steps, places, size, cpu
         self.room = Room(steps, cpu.lanes)
         self.tiles = Tiles(cpu, steps.linear.width)
+        self.points = Points(cpu, self.room, self.tiles)
 
     # Convolutions
 
@@ -67,10 +69,10 @@ class Emitter:
         shift = (conv.inside.border - conv.padding) * (inside.row + inside.step)
         kernels, row = f"space + {self.room.packed[number]}", f"space + {self.room.biases[number]}"
         vectors, channels = self.room.up(conv.out.channels) // self.cpu.lanes, conv.inside.channels
-        return self.convolve(
-            conv.out.rows, conv.out.columns, inside, f"saved + {inside.at + shift}", kernels, row, out, "saved",
-            conv.side, channels, conv.stride, vectors, "row",
-        )  # fmt: skip
+        given = (conv.out.rows, conv.out.columns, inside, f"saved + {inside.at + shift}", kernels, row, out, "saved")
+        if by_points(conv):
+            return self.points.convolve(*given, conv.side, channels, vectors, "row")
+        return self.convolve(*given, conv.side, channels, conv.stride, vectors, "row")
 
     def conv_backward(self, conv: Conv, written: set[int]) -> list[str]:
         number, pull = conv.out.number, self.room.pulls[conv.out.number]
@@ -87,15 +89,17 @@ class Emitter:
         written.add(conv.inside.number)
         kernels = f"space + {self.room.turned[number]}"
         vectors, channels = self.room.up(conv.inside.channels) // self.cpu.lanes, conv.out.channels
-        return code + self.convolve(
-            conv.inside.rows, conv.inside.columns, dense, f"space + {pull.at}", kernels, "", to, "space",
-            conv.side, channels, 1, vectors, begin,
-        )  # fmt: skip
+        given = (conv.inside.rows, conv.inside.columns, dense, f"space + {pull.at}", kernels, "", to, "space")
+        if back_by_points(conv):
+            return code + self.points.convolve(*given, conv.side, channels, vectors, begin)
+        return code + self.convolve(*given, conv.side, channels, 1, vectors, begin)
 
     def _kernels_backward(self, conv: Conv) -> list[str]:
         """The derivatives in the kernels: each tap's numbers times the derivatives in the output, over all places."""
         inside, pull, lanes = self.room.values[conv.inside.number], self.room.pulls[conv.out.number], self.cpu.lanes
         shift = (conv.inside.border - conv.padding) * (inside.row + inside.step)
+        if by_points(conv):
+            return self.points.kernels_backward(conv, inside, f"saved + {inside.at + shift}", pull)
         channels, side, wide_out = conv.inside.channels, conv.side, self.room.up(conv.out.channels)
         loops: list[Loop] = [
             (conv.out.rows, conv.stride * inside.row, pull.row),
@@ -130,17 +134,16 @@ class Emitter:
             if conv.standard:
                 plain, weight = weight, f"space + {self.room.standard[number]}"
                 code.append(f"  standardise({plain}, {outs}, {taps}, {self.cpu.number(TINY)}, {weight});")
-            ins = conv.inside.channels
+            ins, points = conv.inside.channels, back_by_points(conv) if turned else by_points(conv)
+            each = SQUARE if points else conv.side**2  # numbers of a kernel
             for first, wide in self.tiles.blocks(self.room.up(ins if turned else outs) // lanes):
+                given = f"{weight}, {outs}, {conv.side}, {ins}, {wide * lanes}, {first * lanes}"
                 if turned:
-                    to = self.room.turned[number] + first * lanes * conv.side**2 * outs
-                    given = f"{outs}, {conv.side}, {ins}, {wide * lanes}, {first * lanes}"
-                    code.append(f"  pack_turned({weight}, {given}, space + {to});")
+                    to = self.room.turned[number] + first * lanes * each * outs
+                    code.append(f"  pack_{'points_' * points}turned({given}, space + {to});")
                 else:
-                    to = self.room.packed[number] + first * lanes * taps
-                    code.append(
-                        f"  pack_kernels({weight}, {outs}, {taps}, {wide * lanes}, {first * lanes}, space + {to});"
-                    )
+                    to = self.room.packed[number] + first * lanes * each * ins
+                    code.append(f"  pack_{'points' if points else 'kernels'}({given}, space + {to});")
             if not turned:
                 code.append(f"  memset(space + {self.room.biases[number]}, 0, sizeof(real) * {self.room.up(outs)});")
                 if conv.bias:
@@ -157,6 +160,7 @@ class Emitter:
                 outs, taps, to = step.out.channels, step.taps, self.places[step.weight]
                 sums = f"space + {self.room.sums[number]}"
                 tail = f"{outs}, {taps}, {self.room.up(outs)}"
+                code += self.points.give(step) if by_points(step) else []
                 if step.standard:
                     code.append(f"  give_standard({sums}, theta + {to}, {tail}, {self.cpu.number(TINY)}, row + {to});")
                 else:
@@ -321,11 +325,11 @@ class Emitter:
         here = resources.files(__package__)
         return "\n".join([
             *(f"#define {name} {value}" for name, value in sizes.items()),
-            (here / "parts.h").read_text(encoding="utf-8"), *self.tiles.text,
+            *((here / name).read_text(encoding="utf-8") for name in ("parts.h", "winograd.h")), *self.tiles.text,
             "static void pack_forward(const real *theta, real *space) {", *self.pack(False), "}",
             "static void pack_backward(const real *theta, real *space) {", *self.pack(True), "}",
             "static void give_all(const real *theta, real *space, real *row) {", "  (void)theta;", *self.give(), "}",
-            "static void forward_image(const real *x, const real *theta, const real *space, real *saved) {",
+            "static void forward_image(const real *x, const real *theta, real *space, real *saved) {",
             "  (void)theta, (void)space;", *forward, "}",
             "static void backward_image(const real *theta, const real *saved, const real *pull, real *space) {",
             "  (void)theta;", *backward, "}",

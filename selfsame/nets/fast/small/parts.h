@@ -252,7 +252,9 @@ INLINE void bias_backward(const real *dy, const int H, const int W, const int DR
 }
 
 /* Kernels (O, TAPS) as (blocks of OB channels, TAPS, OB), with zeros where there are no more channels. */
-INLINE void pack_kernels(const real *w, const int O, const int TAPS, const int OB, const int FIRST, real *out) {
+INLINE void pack_kernels(const real *w, const int O, const int SIDE, const int I, const int OB, const int FIRST,
+                         real *out) {
+  const int TAPS = SIDE * SIDE * I;
   for (int t = 0; t < TAPS; t++)
     for (int o = 0; o < OB; o++) out[t * OB + o] = FIRST + o < O ? w[(FIRST + o) * TAPS + t] : 0.0f;
 }

@@ -121,6 +121,13 @@ class Tiles:
         self.text += [*lines, "}"]
         return name
 
+    def function(self, key: tuple[object, ...], text: str) -> str:
+        """The name of a function of this text, which begins with what it is given."""
+        if key not in self.names:
+            self.names[key] = f"part{len(self.names)}"
+            self.text.append(f"static void {self.names[key]}{text}")
+        return self.names[key]
+
     def blocks(self, vectors: int) -> list[tuple[int, int]]:
         """(first vector, how many) of vectors that are computed side by side."""
         return starts(split(vectors, self.cpu.wide))
