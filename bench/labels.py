@@ -1,10 +1,11 @@
-"""FedAwS's Tables 3 and 4 on sets that fit: python bench/labels.py choose|measure|curve|table FILE --which bibtex.
+"""FedAwS's Tables 3 and 4 on sets that fit: python bench/labels.py choose FILE --which bibtex.
 
 Delicious, bibtex or corel5k, a label per client, the network of the paper; all true labels of a row count.
 
 choose   twelve settings of every method: momentum at four learning rates, Adagrad at four, and by layer as in the paper
          (the word table by plain steps at a large learning rate, the others by Adagrad) at four. They are judged by P@1
          of a tenth of the training rows; nothing of the test is loaded.
+lengths  the best of each at a third and at three times the rounds as well, judged by the same rows.
 measure  the best of each by that, on all training rows, three seeds: Table 3.
 curve    FedAwS's best over k and lambda, three seeds: Table 4.
 table    what is in the file.
@@ -55,12 +56,12 @@ CURVE = [(k, weight) for k, weight in product((1, 10, 100), (1.0, 10.0, 100.0)) 
 PS = ("p@1", "p@3", "p@5")
 
 
-def recipe(args: argparse.Namespace, method: Tables, setting: Tables, seed: int) -> Recipe:
+def recipe(args: argparse.Namespace, method: Tables, setting: Tables, seed: int, rounds: int = 0) -> Recipe:
     tables = tomllib.loads((ROOT / "recipes" / "xc-bibtex.toml").read_text())
     tables = {name: part for name, part in tables.items() if name != "variant"}
     tables["local"] = {"steps": 1, "batch": 16, "lr": 0.1}
     graphs = "graphs" if args.device.startswith("cuda") else "off"
-    run = {"seed": seed, "device": args.device, "rounds": args.rounds, "compile": graphs, "eval_every": 0}
+    run = {"seed": seed, "device": args.device, "rounds": rounds or args.rounds, "compile": graphs, "eval_every": 0}
     over = {"method": method, "run": run, "data": {"which": args.which}, "cohort": {"size": SETS[args.which]}}
     tables = merged(merged(tables, over), setting)
     if method["name"] == "softmax" and setting["server"]["optimiser"] == "momentum":
@@ -68,9 +69,11 @@ def recipe(args: argparse.Namespace, method: Tables, setting: Tables, seed: int)
     return from_mapping(tables)
 
 
-def measured(args: argparse.Namespace, federation: Federation, method: Tables, number: int, seed: int) -> Tables:
+def measured(
+    args: argparse.Namespace, federation: Federation, method: Tables, number: int, seed: int, rounds: int = 0
+) -> Tables:
     """The figures of one run."""
-    run, seconds = trained(recipe(args, method, SETTINGS[number], seed), federation)
+    run, seconds = trained(recipe(args, method, SETTINGS[number], seed, rounds), federation)
     found, machine = run.evaluate().figures, facts(choose_machine(run.recipe.run).device)
     return {"setting": number, **{name: found[name] for name in PS}, "seconds": seconds, "machine": machine}
 
@@ -96,15 +99,33 @@ def chosen(args: argparse.Namespace, name: str) -> int | None:
     return int(max(tried, key=lambda line: line["p@1"])["setting"])
 
 
-def measure(args: argparse.Namespace) -> None:
-    federation, best = data_of(args), {name: chosen(args, name) for name in METHODS}
-    names = [name for name in METHODS if best[name] is not None]
-    keys = [{**_asked(args, "measure", name), "seed": seed} for seed, name in product(range(args.seeds), names)]
+def best_of(args: argparse.Namespace) -> dict[str, int]:
+    """The chosen setting of every method that has one."""
+    found = {name: chosen(args, name) for name in METHODS}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def lengths(args: argparse.Namespace) -> None:
+    federation, best = data_of(args, apart="samples"), best_of(args)
+    keys = [{**_asked(args, "lengths", name), "trained": n} for n, name in product(_lengths(args), best)]
 
     def one(key: Tables) -> Tables:
-        number = best[key["method"]]
-        assert number is not None
-        return measured(args, federation(), METHODS[key["method"]], number, key["seed"])
+        name = key["method"]
+        return measured(args, federation(), METHODS[name], best[name], 0, key["trained"])
+
+    share(args.file, keys, one)
+
+
+def _lengths(args: argparse.Namespace) -> tuple[int, ...]:
+    return (args.rounds // 3, args.rounds, 3 * args.rounds)
+
+
+def measure(args: argparse.Namespace) -> None:
+    federation, best = data_of(args), best_of(args)
+    keys = [{**_asked(args, "measure", name), "seed": seed} for seed, name in product(range(args.seeds), best)]
+
+    def one(key: Tables) -> Tables:
+        return measured(args, federation(), METHODS[key["method"]], best[key["method"]], key["seed"])
 
     share(args.file, keys, one)
 
@@ -140,6 +161,17 @@ def table(args: argparse.Namespace) -> None:
         ]
         cells = [*(f"{value:.1f}" for value in best), *(spread([line[p] for line in some]) for p in PS)]
         print(f"| {name} | {' | '.join(cells)} | {len(some)} |")
+    print(f"\n| method | {' | '.join(f'{n} rounds' for n in _lengths(args))} |\n|---|---:|---:|---:|")
+    for name in METHODS:
+        tried = [
+            [
+                one["p@1"]
+                for one in lines
+                if {**_asked(args, "lengths", name), "trained": n}.items() <= one["key"].items()
+            ]
+            for n in _lengths(args)
+        ]
+        print(f"| {name} | {' | '.join(spread(values) for values in tried)} |")
     print("\n| k | lambda | P@1 | P@3 | P@5 | seeds |\n|---:|---:|---:|---:|---:|---:|")
     for k, weight in CURVE:
         wanted = {**_asked(args, "curve", "FedAwS"), "k": k, "lambda": weight}
@@ -149,7 +181,7 @@ def table(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choose", "measure", "curve", "table"))
+    parser.add_argument("what", choices=("choose", "lengths", "measure", "curve", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--which", choices=tuple(SETS), default="bibtex")
     parser.add_argument("--path", default="", help="where the sets' files lie")
@@ -157,7 +189,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    {"choose": choose, "measure": measure, "curve": curve, "table": table}[args.what](args)
+    {"choose": choose, "lengths": lengths, "measure": measure, "curve": curve, "table": table}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -190,13 +190,12 @@ def test_which_convolutions_are_by_points():
     assert points_of("ResNet, by points") == [(False, False), *by_stage]
 
 
-def line_matrices(side: int) -> tuple[list[list[float]], ...]:
+def line_matrices(side: int, near: float = 0.5**0.5, far: float = 2**0.5) -> tuple[list[list[float]], ...]:
     """Those of the places of the output, of the taps and of the input, from the definition: products of polynomials.
 
     A line of the output is what a product of polynomials gives: its transpose. Both factors are taken to the points,
     and Lagrange's polynomials lead back.
     """
-    near, far = 0.5**0.5, 2**0.5
     points, to = [0.0, near, -near, far, -far], 7 - side
     output = [[x**i for i in range(to)] for x in points] + [[0.0] * (to - 1) + [1.0]]
     taps, lead = [], []
@@ -227,6 +226,31 @@ def test_six_points_give_the_convolution(side):
     for place in range(7 - side):
         exact = sum(line[place + k] * kernel[k] for k in range(side))
         assert abs(sum(output[q][place] * at[q] for q in range(6)) - float(exact)) < 1e-12
+
+
+def rounding(side: int, *points: float) -> float:
+    """The float32 error of a convolution of 16 to 32 channels over squares, of the size of what comes out."""
+    output, taps, lead = (torch.tensor(matrix, dtype=torch.float64) for matrix in line_matrices(side, *points))
+    torch.manual_seed(5)
+    x, kernels = torch.randn(200, 6, 6, 16).double(), torch.randn(side, side, 16, 32).double()
+
+    def computed(dtype: torch.dtype) -> Tensor:
+        a, g, b, d, w = (value.to(dtype) for value in (output, taps, lead, x, kernels))
+        at = torch.einsum("pi,qj,tijc->tpqc", b, b, d), torch.einsum("pi,qj,ijco->pqco", g, g, w)
+        return torch.einsum("pi,qj,tpqo->tijo", a, a, torch.einsum("tpqc,pqco->tpqo", *at))
+
+    exact = computed(torch.float64)
+    assert torch.allclose(
+        exact.permute(0, 3, 1, 2), F.conv2d(x.permute(0, 3, 1, 2), kernels.permute(3, 2, 0, 1)), rtol=0, atol=1e-10
+    )
+    return float((computed(torch.float32) - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("side", [3, 5])
+def test_these_points_round_less_than_whole_ones(side):
+    """docs/design/engines.md has the figures; here they have room for another processor's order of sums."""
+    here, usual = rounding(side), rounding(side, 1.0, 2.0)
+    assert 1e-7 < here < 1e-6 and usual > 1.5 * here
 
 
 LINES = """
