@@ -161,22 +161,30 @@ def table(args: argparse.Namespace) -> None:
         ]
         cells = [*(f"{value:.1f}" for value in best), *(spread([line[p] for line in some]) for p in PS)]
         print(f"| {name} | {' | '.join(cells)} | {len(some)} |")
-    print(f"\n| method | {' | '.join(f'{n} rounds' for n in _lengths(args))} |\n|---|---:|---:|---:|")
-    for name in METHODS:
-        tried = [
-            [
-                one["p@1"]
-                for one in lines
-                if {**_asked(args, "lengths", name), "trained": n}.items() <= one["key"].items()
-            ]
-            for n in _lengths(args)
-        ]
-        print(f"| {name} | {' | '.join(spread(values) for values in tried)} |")
     print("\n| k | lambda | P@1 | P@3 | P@5 | seeds |\n|---:|---:|---:|---:|---:|---:|")
     for k, weight in CURVE:
         wanted = {**_asked(args, "curve", "FedAwS"), "k": k, "lambda": weight}
         some = [line for line in lines if wanted.items() <= line["key"].items()]
         print(f"| {k} | {weight:g} | {' | '.join(spread([line[p] for line in some]) for p in PS)} | {len(some)} |")
+    of_lengths(args, lines)
+
+
+def of_lengths(args: argparse.Namespace, lines: list[Tables]) -> None:
+    """P@1 on the rows set apart by how long the chosen setting trained; nothing where that was not tried."""
+    tried = [line for line in lines if {"phase": "lengths", "which": args.which}.items() <= line["key"].items()]
+    if not tried:
+        return
+    print(f"\n| method | {' | '.join(f'{n} rounds' for n in _lengths(args))} |\n|---|---:|---:|---:|")
+    for name in METHODS:
+        there = [
+            [
+                line["p@1"]
+                for line in tried
+                if {**_asked(args, "lengths", name), "trained": n}.items() <= line["key"].items()
+            ]
+            for n in _lengths(args)
+        ]
+        print(f"| {name} | {' | '.join(spread(values) for values in there)} |")
 
 
 def main() -> None:
