@@ -23,6 +23,8 @@ from selfsame.nets.tied import further_names, tie
 _HERE = Machine()
 _CACHED = 2**16  # numbers in a piece of a batch on the CPU
 _LEAST = 64  # samples in such a piece
+_DERIVED = 2**12  # each piece has derivatives in all parameters: so many of these a sample are worth a longer piece
+_LONGEST = 2**18  # numbers in a piece for their sake
 _ALONE = 2**13  # numbers in a client's batch from which on it runs by itself on the CPU
 
 
@@ -198,7 +200,7 @@ class Model:
             ]
         theta = theta_P.detach().requires_grad_()
         with torch.enable_grad():
-            parts = [self._fast(theta, part) for part in x_MB.flatten(0, 1).split(self._piece(x_MB))]
+            parts = [self._fast(theta, part) for part in x_MB.flatten(0, 1).split(self._piece_back(x_MB))]
         emb_MBD = (parts[0] if len(parts) == 1 else torch.cat(parts)).detach().unflatten(0, x_MB.shape[:2])
 
         def back(pull_MBD: Tensor) -> list[Tensor]:
@@ -217,6 +219,11 @@ class Model:
         if self.device.type != "cpu" or self.compiled:
             return count
         return min(count, max(_LEAST, _CACHED // max(1, x_MB[0, 0].numel())))
+
+    def _piece_back(self, x_MB: Tensor) -> int:
+        """The same where derivatives follow: large networks of short samples take more at a time."""
+        more = min(self.size // _DERIVED, _LONGEST // max(1, x_MB[0, 0].numel()))
+        return min(x_MB.shape[0] * x_MB.shape[1], max(self._piece(x_MB), more))
 
     def embed_each(self, theta_MP: Tensor, x_MB: Tensor) -> Tensor:
         """A network for each client: (M, B, D), stacked replicas under vmap.

@@ -86,6 +86,24 @@ def derivatives(loss: OwnLoss, emb_MBD: Tensor, learned: Fields, head: Fields) -
     return loss_M.detach(), found[0], *fields
 
 
+def shared_derivatives(
+    loss: OwnLoss, emb_MBD: Tensor, learned: Fields, head: Fields
+) -> tuple[Tensor, Tensor, Fields, Callable[[Tensor], list[Tensor]]]:
+    """(loss_M, d/d emb, d/d learned, weights -> d (weighted sum) / d head), of one head without replicas."""
+    emb = emb_MBD.detach().requires_grad_()
+    learned = {name: value.detach().requires_grad_() for name, value in learned.items()}
+    heads = [value.detach().requires_grad_() for value in head.values()]
+    with torch.enable_grad():
+        loss_M = loss(emb, learned, dict(zip(head, heads, strict=True)))
+        wanted = [emb, *learned.values()]
+        found = torch.autograd.grad(loss_M.sum(), wanted, retain_graph=True, allow_unused=True, materialize_grads=True)
+
+    def pull(weight_M: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad(loss_M, heads, weight_M, allow_unused=True, materialize_grads=True))
+
+    return loss_M.detach(), found[0], dict(zip(learned, found[1:], strict=True)), pull
+
+
 def normalised(who: Cohort, good_M: Tensor, count_M: Tensor | None, dtype: torch.dtype) -> Tensor:
     """omega_k over the clients that answered with finite values: n_k / n, or uniform; zero for the others."""
     weight_M = (who.alive_M & good_M).to(dtype)
@@ -114,13 +132,39 @@ def settle(
     head: Fields,
     kept: Kept | None = None,
 ) -> tuple[LocalWork, Tensor, list[Tensor]]:
-    """(the work of a single step, its weighted derivatives in the embeddings and, flat, in the head)."""
+    """(the work of a single step, its weighted derivatives in the embeddings and, flat, in the head).
+
+    A head that all share needs no replicas, which are clients x head numbers, unless something in it is not finite:
+    then each client's own derivatives tell whose fault that is. On CUDA asking would wait for the device.
+    """
+    if head and emb_MBD.device.type == "cpu" and not torch.compiler.is_compiling():
+        found = _settle(method, seed, start, batch, emb_MBD, head, kept, replicas=False)
+        if all(bool(torch.isfinite(piece).all()) for piece in found[2]):
+            return found
+    return _settle(method, seed, start, batch, emb_MBD, head, kept, replicas=True)
+
+
+def _settle(
+    method: LocalLoss,
+    seed: int,
+    start: Start,
+    batch: Batch,
+    emb_MBD: Tensor,
+    head: Fields,
+    kept: Kept | None,
+    replicas: bool,
+) -> tuple[LocalWork, Tensor, list[Tensor]]:
     who, mask_MB = start.who, batch.mask_MB
-    each_head = {name: value.expand(len(who.client_M), *value.shape) for name, value in head.items()}
     mine = method.start(start.own, start.sent, who, emb_MBD, mask_MB)
     loss = own_loss(method.loss, mask_MB, mine, start.sent, who, kept)
     learned = {name: mine[name] for name in method.learns}
-    loss_M, emb_grad, mine_grad, head_grad = derivatives(loss, emb_MBD, learned, each_head)
+    head_grad: Fields = {}
+    pull: Callable[[Tensor], list[Tensor]] | None = None
+    if replicas:
+        each_head = {name: value.expand(len(who.client_M), *value.shape) for name, value in head.items()}
+        loss_M, emb_grad, mine_grad, head_grad = derivatives(loss, emb_MBD, learned, each_head)
+    else:
+        loss_M, emb_grad, mine_grad, pull = shared_derivatives(loss, emb_MBD, learned, head)
     mine = moved(mine, mine_grad, start.lr, mask_MB.any(1))
     named = Stream.named if torch.compiler.is_compiling() else Stream.later
     reports = named(seed, "report", who.client_M, start.number)
@@ -131,5 +175,6 @@ def settle(
     def weighted(grad: Tensor) -> Tensor:
         return torch.where(over(weight_M > 0, grad), grad * over(weight_M, grad), 0)
 
-    tail = [weighted(grad).sum(0).reshape(-1) for grad in head_grad.values()]
-    return LocalWork(loss_M, mine, stays, leaves, weight_M), weighted(emb_grad), tail
+    tail = [weighted(grad).sum(0) for grad in head_grad.values()] if pull is None else pull(weight_M)
+    work = LocalWork(loss_M, mine, stays, leaves, weight_M)
+    return work, weighted(emb_grad), [piece.reshape(-1) for piece in tail]

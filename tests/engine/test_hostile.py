@@ -9,6 +9,7 @@ import torch
 from small import assert_same, build, people
 
 from selfsame.data import Federation
+from selfsame.engine import settle
 from selfsame.engine.plan import Plan
 from selfsame.engine.problem import Problem, Tools
 from selfsame.engine.rounds import Engine
@@ -148,6 +149,14 @@ def test_a_derivative_that_is_not_finite(name, steps, engine):
     state = rounds(broken, engine, [1, 2, 4, 7, 9])
     assert int(state.refused) == 4
     same_without_the_count(state, rounds(problem, engine, [1, 4, 9]))
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan")])
+def test_a_shared_head_has_no_replicas(monkeypatch, value):
+    """Clients x classes x dimensions are many numbers; softmax does without, unless derivatives are not finite."""
+    monkeypatch.setattr(settle, "derivatives", None)
+    problem = build("softmax", poisoned(people(), value), local={"batch": 9})
+    assert int(rounds(problem, "cohort", [1, 2, 4, 7, 9]).refused) == (0 if value == 0.5 else 4)
 
 
 @pytest.mark.parametrize("engine", ["cohort", "reference"])
