@@ -107,7 +107,8 @@ def best_of(args: argparse.Namespace) -> dict[str, int]:
 
 def lengths(args: argparse.Namespace) -> None:
     federation, best = data_of(args, apart="samples"), best_of(args)
-    keys = [{**_asked(args, "lengths", name), "trained": n} for n, name in product(_lengths(args), best)]
+    asked = [name.strip() for name in args.methods.split(";")] if args.methods else list(best)
+    keys = [{**_asked(args, "lengths", name), "trained": n} for n in reversed(_lengths(args)) for name in asked]
 
     def one(key: Tables) -> Tables:
         name = key["method"]
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument("--which", choices=tuple(SETS), default="bibtex")
     parser.add_argument("--path", default="", help="where the sets' files lie")
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--methods", default="", help="of lengths: some of them, with semicolons between")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
