@@ -71,7 +71,8 @@ class Engine:
         if self.name == "cohort" and not compiled:
             ahead = rounds_ahead(self.problem.sampler, mine.stop - mine.start, _AHEAD, _AHEAD_BYTES_EAGER)
         drawn: list[Batch] = []
-        losses = []
+        # One tensor: many small ones between large ones that come and go would keep memory from being used again.
+        loss_T = torch.zeros(len(plan), dtype=state.theta_P.dtype, device=state.theta_P.device)
         for t in range(len(plan)):
             if ahead and t % ahead == 0:
                 drawn = self.problem.batches_ahead(here.client_TM[t : t + ahead, mine], plan.first + t)
@@ -80,13 +81,11 @@ class Engine:
             client_M, alive_M, lr, server_lr, member_M = (part[t] for part in here.tensors())
             if enough_T[t]:
                 turn = Turn(client_M, alive_M, lr, server_lr, number, batches, member_M)
-                losses.append(self._step(self.problem, state, turn))
-            else:
-                losses.append(state.theta_P.new_zeros(()))
+                loss_T[t] = self._step(self.problem, state, turn)
             state.round += 1
             if tick is not None:
                 tick(1)
-        return torch.stack(losses).to("cpu", torch.float64)
+        return loss_T.to("cpu", torch.float64)
 
     def _enough(self, plan: Plan) -> Tensor:
         """Which rounds change something: nobody's answer changes nothing, nor do too few to release their sum."""
