@@ -7,14 +7,22 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 
-FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast", "-pthread")
+FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast", "-pthread",
+         # The code has its vectors already: looking for more takes a compiler as long as all the rest.
+         "-fno-tree-vectorize", "-fno-tree-slp-vectorize")  # fmt: skip
 _LIMIT = 300.0  # seconds that a compiler may take
+_ARM = ("aarch64", "arm64")  # -march is understood there too, but makes code for no processor in particular
+
+
+class _Failed(Exception):
+    """The compiler made nothing of the code, or took too long; it would not do better a second time."""
 
 
 @cache
@@ -23,7 +31,10 @@ def compiler() -> tuple[str, ...]:
     name = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
     if not name:
         return ()
-    for native in ("-march=native", "-mcpu=native"):
+    ways = ["-march=native", "-mcpu=native"]
+    if platform.machine().lower() in _ARM:
+        ways.reverse()
+    for native in ways:
         command = (*name.split(), native)
         if _ran([*command, "-x", "c", "-E", "-", "-o", os.devnull]) is not None:
             return command
@@ -37,12 +48,20 @@ def macros() -> str:
 
 
 def _ran(command: list[str]) -> str | None:
-    """What a command without input prints; None where it fails."""
+    """What a command without input prints; None where it fails. After its time it is ended with all that it started."""
+    quiet = subprocess.DEVNULL
     try:
-        done = subprocess.run(command, input="", capture_output=True, text=True, timeout=_LIMIT)
+        with subprocess.Popen(
+            command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True, start_new_session=True
+        ) as begun:
+            try:
+                said, _ = begun.communicate(timeout=_LIMIT)
+            except BaseException:
+                os.killpg(begun.pid, signal.SIGKILL)
+                raise
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return said if begun.returncode == 0 else None
 
 
 def _folder() -> Path:
@@ -67,6 +86,8 @@ def library(code: str) -> ctypes.CDLL | None:
         if not place.is_file():
             _compile(code, place)
         return ctypes.CDLL(str(place))
+    except _Failed:
+        return None
     except (OSError, RuntimeError):  # no home, or none to write to
         return _for_once(code, name)
 
@@ -77,7 +98,7 @@ def _for_once(code: str, name: str) -> ctypes.CDLL | None:
         with tempfile.TemporaryDirectory() as place:
             _compile(code, Path(place) / name)
             return ctypes.CDLL(str(Path(place) / name))
-    except OSError:
+    except (OSError, _Failed):
         return None
 
 
@@ -87,5 +108,5 @@ def _compile(code: str, out: Path) -> None:
         source, made = Path(place) / "passes.c", Path(place) / out.name
         source.write_text(code, encoding="utf-8")
         if _ran([*compiler(), *FLAGS, str(source), "-o", str(made), "-lm"]) is None:
-            raise OSError("the compiler failed")
+            raise _Failed
         made.replace(out)
