@@ -484,6 +484,7 @@ def test_without_a_compiler_the_module_is_used(monkeypatch):
 def test_a_compiler_that_fails_is_not_asked_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     asked = []
+    assert build.macros()
     monkeypatch.setattr(build, "_ran", asked.append)
     assert build.library("int nothing;") is None and len(asked) == 1
     assert not list((tmp_path / "selfsame" / "passes").iterdir())
