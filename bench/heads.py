@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.common import Case, header, random_federation
-from selfsame.engine import settle
+from selfsame.engine.settle import settle
 
 CASES = (  # images, clients, of a round, samples of each, width
     ((1, 8, 8), 100, 10, 16, 32),
@@ -62,7 +62,7 @@ def measured(case: Case, repeats: int, rounds: int = 3) -> tuple[list[float], li
     """Milliseconds a round with replicas and without, in turns."""
     found: tuple[list[float], list[float]] = ([], [])
     tools = case.problem.tools
-    ways = (partial(settle._settle, replicas=True), tools.settle)
+    ways = (partial(settle, replicas=True), tools.settle)
     for turn in range(-1, repeats):
         for way, times in zip(ways, found, strict=True):
             object.__setattr__(tools, "settle", way)

@@ -131,29 +131,19 @@ def settle(
     emb_MBD: Tensor,
     head: Fields,
     kept: Kept | None = None,
+    replicas: bool | None = None,
 ) -> tuple[LocalWork, Tensor, list[Tensor]]:
     """(the work of a single step, its weighted derivatives in the embeddings and, flat, in the head).
 
     A head that all share needs no replicas, which are clients x head numbers, unless something in it is not finite:
     then each client's own derivatives tell whose fault that is. On CUDA asking would wait for the device.
     """
-    if head and emb_MBD.device.type == "cpu" and not torch.compiler.is_compiling():
-        found = _settle(method, seed, start, batch, emb_MBD, head, kept, replicas=False)
-        if all(bool(torch.isfinite(piece).all()) for piece in found[2]):
-            return found
-    return _settle(method, seed, start, batch, emb_MBD, head, kept, replicas=True)
-
-
-def _settle(
-    method: LocalLoss,
-    seed: int,
-    start: Start,
-    batch: Batch,
-    emb_MBD: Tensor,
-    head: Fields,
-    kept: Kept | None,
-    replicas: bool,
-) -> tuple[LocalWork, Tensor, list[Tensor]]:
+    if replicas is None:
+        if head and emb_MBD.device.type == "cpu" and not torch.compiler.is_compiling():
+            found = settle(method, seed, start, batch, emb_MBD, head, kept, replicas=False)
+            if all(bool(torch.isfinite(piece).all()) for piece in found[2]):
+                return found
+        replicas = True
     who, mask_MB = start.who, batch.mask_MB
     mine = method.start(start.own, start.sent, who, emb_MBD, mask_MB)
     loss = own_loss(method.loss, mask_MB, mine, start.sent, who, kept)
