@@ -118,7 +118,8 @@ def lengths(args: argparse.Namespace) -> None:
 
 
 def _lengths(args: argparse.Namespace) -> tuple[int, ...]:
-    return (args.rounds // 3, args.rounds, 3 * args.rounds)
+    """Beside that at which settings are chosen."""
+    return (args.rounds // 3, 3 * args.rounds)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -171,21 +172,21 @@ def table(args: argparse.Namespace) -> None:
 
 
 def of_lengths(args: argparse.Namespace, lines: list[Tables]) -> None:
-    """P@1 on the rows set apart by how long the chosen setting trained; nothing where that was not tried."""
-    tried = [line for line in lines if {"phase": "lengths", "which": args.which}.items() <= line["key"].items()]
+    """P@1 on the rows set apart by how long the chosen setting trained; nothing where no other length was tried."""
+    found = {
+        (name, line["key"].get("trained", args.rounds)): f"{100 * line['p@1']:.1f}"
+        for name, number in best_of(args).items()
+        for phase in ("choose", "lengths")
+        for line in lines
+        if line["setting"] == number and _asked(args, phase, name).items() <= line["key"].items()
+    }
+    tried = [name for name in METHODS if any((name, n) in found for n in _lengths(args))]
     if not tried:
         return
-    print(f"\n| method | {' | '.join(f'{n} rounds' for n in _lengths(args))} |\n|---|---:|---:|---:|")
-    for name in METHODS:
-        there = [
-            [
-                line["p@1"]
-                for line in tried
-                if {**_asked(args, "lengths", name), "trained": n}.items() <= line["key"].items()
-            ]
-            for n in _lengths(args)
-        ]
-        print(f"| {name} | {' | '.join(spread(values) for values in there)} |")
+    counts = sorted((*_lengths(args), args.rounds))
+    print(f"\n| method | {' | '.join(f'{n} rounds' for n in counts)} |\n|---|---:|---:|---:|")
+    for name in tried:
+        print(f"| {name} | {' | '.join(found.get((name, n), '–') for n in counts)} |")
 
 
 def main() -> None:

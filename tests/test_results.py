@@ -48,9 +48,10 @@ def test_tables_3_and_4_of_fedaws_are_what_the_kept_runs_say(which, monkeypatch,
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     monkeypatch.setattr("sys.argv", ["labels", "table", str(KEPT / "labels.jsonl"), "--which", which])
     __import__("labels").main()
-    methods, curve = capsys.readouterr().out.strip().split("\n\n")
+    methods, curve, *lengths = capsys.readouterr().out.strip().split("\n\n")
     text = (RESULTS / "extreme.md").read_text(encoding="utf-8")
     assert methods in text and len(methods.splitlines()) == 6
+    assert all(table in text for table in lengths) and len(lengths) == (which == "bibtex")
     place = {"delicious": 2, "bibtex": 3, "corel5k": 4}[which]
     page = text.split("| k | lambda |")[1].splitlines()[2:]
     for line, row in zip(curve.splitlines()[2:], page, strict=False):
