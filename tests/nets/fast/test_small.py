@@ -557,6 +557,7 @@ def test_processors_by_their_macros():
     assert processor("#define __AVX512F__ 1\n#define __AVX__ 1") == Processor(16, 28, 2)
     assert processor("#define __AVX__ 1", 64) == Processor(4, 12, 2, 64)
     assert processor("#define __aarch64__ 1") == Processor(4, 20, 4)
+    assert processor("#define __SSE2__ 1") == Processor(4, 12, 2)
 
 
 # How work is split

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -57,7 +58,8 @@ def _ran(command: list[str]) -> str | None:
             try:
                 said, _ = begun.communicate(timeout=_LIMIT)
             except BaseException:
-                os.killpg(begun.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(begun.pid, signal.SIGKILL)
                 raise
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -30,7 +30,9 @@ def processor(macros: str, bits: int = 32) -> Processor:
         return Processor(512 // bits, 28, 2, bits)
     if "__AVX__" in macros:
         return Processor(256 // bits, 12, 2, bits)
-    return Processor(128 // bits, 20, 4, bits)  # of 32 registers; some hold the numbers that are multiplied
+    if "__aarch64__" in macros:
+        return Processor(128 // bits, 20, 4, bits)  # of 32 registers; some hold the numbers that are multiplied
+    return Processor(128 // bits, 12, 2, bits)
 
 
 def split(count: int, most: int) -> list[int]:
