@@ -6,6 +6,7 @@ choose   twelve settings of every method: momentum at four learning rates, Adagr
          (the word table by plain steps at a large learning rate, the others by Adagrad) at four. They are judged by P@1
          of a tenth of the training rows; nothing of the test is loaded.
 lengths  the best of each at a third and at three times the rounds as well, judged by the same rows.
+own      the best of each at the length that is best by that, where it is another, on all training rows, three seeds.
 measure  the best of each by that, on all training rows, three seeds: Table 3.
 curve    FedAwS's best over k and lambda, three seeds: Table 4.
 table    what is in the file.
@@ -107,8 +108,8 @@ def best_of(args: argparse.Namespace) -> dict[str, int]:
 
 def lengths(args: argparse.Namespace) -> None:
     federation, best = data_of(args, apart="samples"), best_of(args)
-    asked = [name.strip() for name in args.methods.split(";")] if args.methods else list(best)
-    keys = [{**_asked(args, "lengths", name), "trained": n} for n in reversed(_lengths(args)) for name in asked]
+    names = _named(args, list(best))
+    keys = [{**_asked(args, "lengths", name), "trained": n} for n in reversed(_lengths(args)) for name in names]
 
     def one(key: Tables) -> Tables:
         name = key["method"]
@@ -117,9 +118,30 @@ def lengths(args: argparse.Namespace) -> None:
     share(args.file, keys, one)
 
 
+def _named(args: argparse.Namespace, every: list[str]) -> list[str]:
+    return [name.strip() for name in args.methods.split(";")] if args.methods else every
+
+
 def _lengths(args: argparse.Namespace) -> tuple[int, ...]:
     """Beside that at which settings are chosen."""
     return (args.rounds // 3, 3 * args.rounds)
+
+
+def own(args: argparse.Namespace) -> None:
+    federation, best = data_of(args), best_of(args)
+    found = of_lengths(args, finished(args.file))
+    longest = {name: max(found[name], key=lambda n: found[name][n]) for name in _named(args, list(best)) if found[name]}
+    other = {name: n for name, n in longest.items() if n != args.rounds}
+    keys = [
+        {**_asked(args, "own", name), "trained": other[name], "seed": s}
+        for s, name in product(range(args.seeds), other)
+    ]
+
+    def one(key: Tables) -> Tables:
+        name = key["method"]
+        return measured(args, federation(), METHODS[name], best[name], key["seed"], key["trained"])
+
+    share(args.file, keys, one)
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -168,39 +190,60 @@ def table(args: argparse.Namespace) -> None:
         wanted = {**_asked(args, "curve", "FedAwS"), "k": k, "lambda": weight}
         some = [line for line in lines if wanted.items() <= line["key"].items()]
         print(f"| {k} | {weight:g} | {' | '.join(spread([line[p] for line in some]) for p in PS)} | {len(some)} |")
-    of_lengths(args, lines)
+    print_lengths(args, lines)
 
 
-def of_lengths(args: argparse.Namespace, lines: list[Tables]) -> None:
-    """P@1 on the rows set apart by how long the chosen setting trained; nothing where no other length was tried."""
-    found = {
-        (name, line["key"].get("trained", args.rounds)): f"{100 * line['p@1']:.1f}"
+def of_lengths(args: argparse.Namespace, lines: list[Tables]) -> dict[str, dict[int, float]]:
+    """P@1 on the rows set apart of every chosen setting by how long it trained."""
+    return {
+        name: {
+            line["key"].get("trained", args.rounds): line["p@1"]
+            for phase in ("choose", "lengths")
+            for line in lines
+            if line["setting"] == number and _asked(args, phase, name).items() <= line["key"].items()
+        }
         for name, number in best_of(args).items()
-        for phase in ("choose", "lengths")
-        for line in lines
-        if line["setting"] == number and _asked(args, phase, name).items() <= line["key"].items()
     }
-    tried = [name for name in METHODS if any((name, n) in found for n in _lengths(args))]
+
+
+def print_lengths(args: argparse.Namespace, lines: list[Tables]) -> None:
+    """Those that another length was tried of; then what is measured at a length of its own."""
+    found = of_lengths(args, lines)
+    tried = [name for name in METHODS if any(n in found.get(name, {}) for n in _lengths(args))]
     if not tried:
         return
     counts = sorted((*_lengths(args), args.rounds))
     print(f"\n| method | {' | '.join(f'{n} rounds' for n in counts)} |\n|---|---:|---:|---:|")
     for name in tried:
-        print(f"| {name} | {' | '.join(found.get((name, n), '–') for n in counts)} |")
+        print(f"| {name} | {' | '.join(f'{100 * found[name][n]:.1f}' if n in found[name] else '–' for n in counts)} |")
+    rows = [(name, n) for name in tried for n in counts if _trained(args, lines, name, n)]
+    if not rows:
+        return
+    print("\n| method, rounds that rows set apart chose | P@1 | P@3 | P@5 | seeds |\n|---|---:|---:|---:|---:|")
+    for name, n in rows:
+        some = _trained(args, lines, name, n)
+        print(f"| {name}, {n} | {' | '.join(spread([line[p] for line in some]) for p in PS)} | {len(some)} |")
+
+
+def _trained(args: argparse.Namespace, lines: list[Tables], name: str, rounds: int) -> list[Tables]:
+    """What was measured at a length of its own."""
+    wanted = {**_asked(args, "own", name), "trained": rounds}
+    return [line for line in lines if wanted.items() <= line["key"].items()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("choose", "lengths", "measure", "curve", "table"))
+    parser.add_argument("what", choices=("choose", "lengths", "own", "measure", "curve", "table"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--which", choices=tuple(SETS), default="bibtex")
     parser.add_argument("--path", default="", help="where the sets' files lie")
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--methods", default="", help="of lengths: some of them, with semicolons between")
+    parser.add_argument("--methods", default="", help="of lengths and own: some of them, with semicolons between")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    {"choose": choose, "lengths": lengths, "measure": measure, "curve": curve, "table": table}[args.what](args)
+    what = {"choose": choose, "lengths": lengths, "own": own, "measure": measure, "curve": curve, "table": table}
+    what[args.what](args)
 
 
 if __name__ == "__main__":

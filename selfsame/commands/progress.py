@@ -88,7 +88,7 @@ def train_at_once(
     number: int,
     quiet: bool,
     until: int = 0,
-    heard: Callable[[], object] = lambda: None,
+    heard: Callable[[Job, Federation], object] = lambda _job, _federation: None,
 ) -> None:
     """Train so many runs at a time in processes of their own, under one bar that counts them; `heard`: one ended."""
     from rich.console import Console
@@ -100,9 +100,9 @@ def train_at_once(
         with Progress(console=Console(stderr=True), disable=quiet) as progress:
             task = progress.add_task("runs", total=len(work))
 
-            def ended() -> None:
+            def ended(job: Job, federation: Federation) -> None:
                 progress.update(task, advance=1)
-                heard()
+                heard(job, federation)
 
             campaign.train_at_once(work, number, ended, stop.asked, until)
         if stop.asked():
@@ -115,18 +115,15 @@ def train_left(
     chosen: list[Job],
     at_once: int,
     quiet: bool,
-    heard: Callable[[Job | None, Federation | None], object] = lambda _job, _federation: None,
+    heard: Callable[[Job, Federation], object] = lambda _job, _federation: None,
 ) -> None:
-    """Train the chosen runs that have not ended yet, so many at a time.
-
-    `heard` is called when one has ended: with it and its data where it was trained in this process.
-    """
+    """Train the chosen runs that have not ended yet, so many at a time; `heard` is told of each that has ended."""
     from selfsame.runs.claim import claimed
 
     with loading(quiet):
         work = campaign.measure_untrained(campaign.left(chosen))
     if at_once > 1:
-        train_at_once(campaign, work, at_once, quiet, heard=lambda: heard(None, None))
+        return train_at_once(campaign, work, at_once, quiet, heard=heard)
     for job, federation in work:
         current = campaign.open(job, federation)
         with claimed(job.folder):

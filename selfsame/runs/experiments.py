@@ -186,26 +186,27 @@ class Campaign:
         self,
         work: list[tuple[Job, Federation]],
         number: int,
-        heard: Callable[[], None],
+        heard: Callable[[Job, Federation], object],
         stop: Stop = never,
         until: int = 0,
     ) -> None:
-        """Train so many runs at a time, each in a process of its own; `heard` is called when one has ended.
+        """Train so many runs at a time, each in a process of its own; `heard` is told of each that has ended.
 
         When `stop` says so, each is told to end after its round; all end after round `until`, if there is one.
         """
-        for job, federation in work:
-            new = not (job.folder / "recipe.toml").is_file()
+        chosen = {job.folder: (job, federation) for job, federation in work}
+
+        def ready(folder: Path) -> None:
+            job, federation = chosen[folder]
+            new = not (folder / "recipe.toml").is_file()
             if new or self._moved(job) or self._elsewhere(job):  # processes read both from its recipe
                 self.open(job, federation)
-        folders = [job.folder for job, _ in work]
-        work.clear()  # the processes load the data by themselves
 
         def ended(folder: Path) -> None:
             self.keep(folder, read_view(folder))
-            heard()
+            heard(*chosen[folder])
 
-        resume_all(folders, number, ended, stop, until)
+        resume_all(list(chosen), number, ended, stop, until, ready)
 
     def rows(self) -> list[Row]:
         """One per variant, with what its runs found."""

@@ -18,11 +18,17 @@ _ENDED = (0, 1)  # trained, or diverged
 
 
 def resume_all(
-    folders: Sequence[Path], at_once: int, ended: Callable[[Path], None], stop: Stop = never, until: int = 0
+    folders: Sequence[Path],
+    at_once: int,
+    ended: Callable[[Path], None],
+    stop: Stop = never,
+    until: int = 0,
+    ready: Callable[[Path], object] = lambda _folder: None,
 ) -> None:
     """Resume the runs of these folders, at most `at_once` at a time; `ended` hears of each that has ended.
 
-    With `until` a run ends there after that round.
+    With `until` a run ends there after that round. `ready` is called before a run is begun, to write what it lacks:
+    the first ones are trained while the others still wait for that.
 
     What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed;
     so does `stop`. A process that is told to end finishes its round and writes a checkpoint, and so does one whose
@@ -33,6 +39,7 @@ def resume_all(
         while (waiting or running) and not stop():
             while waiting and len(running) < at_once:
                 folder = waiting.pop(0)
+                ready(folder)
                 running[folder] = _begin(folder, until)
             for folder, process in list(running.items()):
                 code = process.poll()

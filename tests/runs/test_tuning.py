@@ -161,7 +161,7 @@ def test_one_that_diverges_late_was_sound_in_the_rungs_before(tmp_path):
 
 def test_processes_pause_at_the_end_of_a_rung(tmp_path):
     tuning = plan(task("local.lr=0.1,0.2"), tmp_path)
-    tuning.train_at_once(tuning.left(tuning.jobs), 2, lambda: None, until=2)
+    tuning.train_at_once(tuning.left(tuning.jobs), 2, lambda _job, _federation: None, until=2)
     assert [standing(job.folder, job.recipe).words for job in tuning.jobs] == ["stopped at round 2"] * 2
     assert [sorted(tuning.reached[job.folder]) for job in tuning.jobs] == [[1, 2], [1, 2]]  # after each rung
     assert tuning.missing(0) == tuning.jobs  # without halving a rung is the whole run
