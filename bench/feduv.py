@@ -6,7 +6,8 @@ measure  Fig. 4: the best learning rate of each, on the whole federation, three 
          clients' own samples, on their test samples, and on unseen people who enrol with half of their samples, with
          intervals by person. The control beside them is the network as it starts.
 course   Fig. 3: FedUV(127) with and without the negative term, P@1 on test and training samples over the rounds; once
-         with everybody from the start, once with a fifth of the users joining half-way.
+         with everybody from the start, once with a fifth of the users joining half-way. With --by p@1 each has the rate
+         that is best for what the figure shows, P@1 on validation samples of those who train.
 table    what is in the file.
 draw     Fig. 4 from this file and those of --more, and Fig. 3 from this one, as --picture and the same with -rounds.
 
@@ -124,7 +125,7 @@ def curves(run: Run) -> Tables:
 
 def course(args: argparse.Namespace, names: list[str]) -> None:
     federation, best = cache(lambda: federation_of(args)), all_chosen(args, list(IN_COURSE))
-    asked = {"phase": "course", "data": args.data, "rounds": args.rounds}
+    asked = {"phase": "course", "data": args.data, "rounds": args.rounds, **judged(args)}
     cases = product(range(args.seeds), (name for name in best if name in names), JOINING)
     keys = [{**asked, "method": name, "users": users, "seed": seed} for seed, name, users in cases]
 
@@ -133,6 +134,11 @@ def course(args: argparse.Namespace, names: list[str]) -> None:
         return followed(args, method, rate, key["seed"], JOINING[key["users"]], federation())
 
     share(args.file, keys, one)
+
+
+def judged(args: argparse.Namespace) -> Tables:
+    """What tells courses of rates that another figure chose."""
+    return {} if args.by == "eer" else {"by": args.by}
 
 
 def followed(
@@ -162,11 +168,13 @@ def table(args: argparse.Namespace) -> None:
         cells = [spread([line[group]["eer"] for line in some]) for group in GROUPS]
         apart = f"{100 * min(tried):.1f}" if tried else "-"
         print(f"| {name} | {apart} | {rate} | {' | '.join(cells)} | {len(some)} |")
-    courses = [line for line in lines if line["key"]["phase"] == "course"]
+    courses = [line for line in lines if _is(line, "course") and line["key"].get("by", "eer") == args.by]
     print("\n| method | users | P@1 test, a quarter of the rounds | at the end | P@1 training, at the end | seeds |")
     print("|---|---|---:|---:|---:|---:|")
     for name, users in product(IN_COURSE, JOINING):
         some = [line["points"] for line in courses if (line["key"]["method"], line["key"]["users"]) == (name, users)]
+        if not some:
+            continue
         cells = [
             spread([points[place][what] for points in some])
             for place, what in ((POINTS // 4 - 1, "test"), (-1, "test"), (-1, "training"))
@@ -192,15 +200,14 @@ def draw(args: argparse.Namespace) -> None:
     axes[0][0].legend(frameon=False)
     figure.savefig(args.picture, metadata={"Date": None, "Creator": None})
     plt.close(figure)
-    if not any(_is(line, "course") for line in finished(args.file)):
+    courses = [line for line in finished(args.file) if _is(line, "course") and line["key"].get("by", "eer") == args.by]
+    if not courses:
         return
     figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.3), squeeze=False, sharey=True, layout="constrained")
     for axis, users in zip(axes[0], JOINING, strict=True):
         for name, what in product(IN_COURSE, ("test", "training")):
             some = [
-                line["points"]
-                for line in finished(args.file)
-                if _is(line, "course") and (line["key"]["method"], line["key"]["users"]) == (name, users)
+                line["points"] for line in courses if (line["key"]["method"], line["key"]["users"]) == (name, users)
             ]
             if some:
                 mean = [100 * float(np.mean([point[what] for point in points])) for points in zip(*some, strict=True)]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from selfsame.commands.options import Device, PathTo, Quiet, Rounds, Settings, given_tables
 from selfsame.commands.progress import loading, tell, train_left
 from selfsame.errors import SelfsameError
+
+if TYPE_CHECKING:
+    from selfsame.config.experiment import Job
+    from selfsame.data import Federation
 
 
 def paper(
@@ -93,9 +97,17 @@ def paper(
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
         chosen = reprint.chosen()
+        reprint.complete(
+            measured=lambda _: False
+        )  # what cannot be read of ended runs is said before others are trained
+
+        def heard(job: Job, federation: Federation) -> None:
+            reprint.so_far(job, federation)
+            tell(reprint.put_off.get(job.folder, ""))
+
         try:
             for name, jobs in chosen.items():
-                train_left(reprint.campaigns[name], jobs, at_once, quiet, reprint.so_far)
+                train_left(reprint.campaigns[name], jobs, at_once, quiet, heard)
         except typer.Exit:  # somebody has stopped it
             for page in reprint.so_far():
                 tell(f"page so far: {page}")

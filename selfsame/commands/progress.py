@@ -83,8 +83,7 @@ def train_and_keep(
 
 
 def train_at_once(
-    campaign: Campaign,
-    work: list[tuple[Job, Federation]],
+    work: list[tuple[Campaign, Job, Federation]],
     number: int,
     quiet: bool,
     until: int = 0,
@@ -94,6 +93,7 @@ def train_at_once(
     from rich.console import Console
     from rich.progress import Progress
 
+    from selfsame.runs import experiments
     from selfsame.runs.stopping import stoppable
 
     with stoppable("stopping every run after its round; once more ends at once") as stop:
@@ -104,9 +104,9 @@ def train_at_once(
                 progress.update(task, advance=1)
                 heard(job, federation)
 
-            campaign.train_at_once(work, number, ended, stop.asked, until)
+            experiments.train_at_once(work, number, ended, stop.asked, until)
         if stop.asked():
-            print("selfsame: stopped, each run with a checkpoint; the same command goes on", file=sys.stderr)
+            print("selfsame: stopped, each run after its round; the same command goes on", file=sys.stderr)
             raise typer.Exit(stop.code)
 
 
@@ -123,7 +123,7 @@ def train_left(
     with loading(quiet):
         work = campaign.measure_untrained(campaign.left(chosen))
     if at_once > 1:
-        return train_at_once(campaign, work, at_once, quiet, heard=heard)
+        return train_at_once([(campaign, *one) for one in work], at_once, quiet, heard=heard)
     for job, federation in work:
         current = campaign.open(job, federation)
         with claimed(job.folder):

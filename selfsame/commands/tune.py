@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +13,10 @@ from selfsame.commands.progress import loading, tell, train_and_keep, train_at_o
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
-    from selfsame.config.experiment import Variant
+    from selfsame.config.experiment import Job, Variant
     from selfsame.data import Federation
     from selfsame.report.contenders import Contest
+    from selfsame.runs.experiments import Campaign
     from selfsame.runs.tuning import Tuning
 
 MANY = 48  # runs that are begun without a question
@@ -49,8 +51,12 @@ def tune(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting, with seeds of their own.")] = 1,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="TITLE", help="Of a recipe with variants, the one with this title.")
+        list[str] | None,
+        typer.Option("--only", metavar="TITLE", help="Of a recipe with variants, the one with this title."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--every", help="Tune each variant alike: all of them, or those with an --only text.")
+    ] = False,
     path: PathTo = None,
     settings: Settings = None,
     rounds: Rounds = None,
@@ -64,95 +70,128 @@ def tune(
     """Choose settings of a recipe on people or samples set apart.
 
     Nothing of the test is at hand. Goes on where an earlier call stopped; ends with a table, a page with plots, and the
-    chosen recipe.
+    chosen recipe. With --every each variant has the same settings to choose from, and the recipe has every choice.
     """  # fmt: skip
     from selfsame.commands.torchrun import one_process
     from selfsame.config.ladders import read_ladders
     from selfsame.runs.claim import shared_claim
     from selfsame.runs.tuning import Task, plan
+    from selfsame.runs.tuning_alike import plan_alike
 
     one_process("selfsame tune")
     ladders = read_ladders(over or [])
     if share is not None and not 0 < share < 1:
         raise SelfsameError(f"--share: must lie between 0 and 1, got {share}")
-    variant = _variant(file, only, given_tables(path=path, device=device, rounds=rounds), settings or [])
-    first = variant.recipe.run.seed
+    variants = _variants(file, only or [], every, given_tables(path=path, device=device, rounds=rounds), settings or [])
     changed = [*(settings or []), *([] if rounds is None else [f"--rounds {rounds}"])]
-    task = Task(
-        file, variant.recipe, ladders, tuple(range(first, first + seeds)), halving, by or "", share or 0.0, changed,
-        placed=path is None, variant=variant,
+    first = Task(
+        file, variants[0].recipe, ladders, (), halving, by or "", share or 0.0, changed,
+        placed=path is None, alone=not every and only is None,
     )  # fmt: skip
+    tasks = [replace(first, recipe=one.recipe, seeds=_seeds(one, seeds), variant=one) for one in variants]
+    folder = out or Path("runs") / f"tune-{file.stem}"
     with loading(quiet):
-        tuning = plan(task, out or Path("runs") / f"tune-{file.stem}")
-    with shared_claim(tuning.folder):
+        alike = plan_alike(tasks, folder) if every else None
+        tunings = alike.tunings if alike else [plan(tasks[0], folder)]
+    with shared_claim(folder):
+        data: dict[Path, Federation] = {}
         with loading(quiet):
-            data = {job.folder: federation for job, federation in tuning.left(tuning.jobs)}
-        _not_too_many(tuning, data, at_once, yes)
-        for rung in range(len(tuning.rungs)):
-            _train(tuning, rung, data, at_once, quiet)
-            tuning.check(rung)
-        found = tuning.finish()
-    _show(found, tuning.folder)
-    if found.best is None:
+            known: dict[str, Federation] = {}
+            for tuning in tunings:
+                data |= {job.folder: federation for job, federation in tuning.left(tuning.jobs, known)}
+        _not_too_many(tunings, data, at_once, yes)
+        for rung in range(max(len(tuning.rungs) for tuning in tunings)):
+            _train([tuning for tuning in tunings if rung < len(tuning.rungs)], rung, data, at_once, quiet)
+        contests = alike.finish() if alike else [tunings[0].finish()]
+    _show(contests, folder, every)
+    if any(contest.best is None for contest in contests):
         raise typer.Exit(1)
 
 
-def _variant(file: Path, only: str | None, given: dict[str, dict[str, object]], settings: list[str]) -> Variant:
-    """The one variant of the recipe file that is to be tuned."""
+def _variants(
+    file: Path, only: list[str], every: bool, given: dict[str, dict[str, object]], settings: list[str]
+) -> list[Variant]:
+    """The variants of the recipe file that are to be tuned."""
     from selfsame.config.experiment import read_experiment
 
-    experiment = read_experiment(file, given, settings)
-    chosen = experiment.select([] if only is None else [only])
-    if len(chosen) > 1:
+    chosen = read_experiment(file, given, settings).select(only)
+    if len(chosen) > 1 and not every:
         known = "; ".join(variant.title for variant in chosen)
-        raise SelfsameError(f"{file}: has {len(chosen)} variants; name one with --only: {known}")
-    return chosen[0]
+        raise SelfsameError(
+            f"{file}: has {len(chosen)} variants; name one with --only, or tune each alike with --every: {known}"
+        )
+    return chosen
 
 
-def _not_too_many(tuning: Tuning, data: dict[Path, Federation], at_once: int, yes: bool) -> None:
+def _seeds(variant: Variant, count: int) -> tuple[int, ...]:
+    first = variant.recipe.run.seed
+    return tuple(range(first, first + count))
+
+
+def _not_too_many(tunings: list[Tuning], data: dict[Path, Federation], at_once: int, yes: bool) -> None:
     """Refuse a long wait that nobody has asked for, with how long it would be."""
     from selfsame.report.words import span_words
     from selfsame.runs.tuning import seconds_a_round
 
-    left = [job for job in tuning.jobs if job.folder in data]
-    if yes or len(left) <= MANY:
+    lefts = {tuning.folder: [job for job in tuning.jobs if job.folder in data] for tuning in tunings}
+    count = sum(map(len, lefts.values()))
+    if yes or count <= MANY:
         return
-    each = seconds_a_round(left[0].recipe, data[left[0].folder])
-    total = each * tuning.work() * len(left) / len(tuning.jobs) / at_once
+    rounds, total = 0, 0.0
+    for tuning in tunings:
+        if left := lefts[tuning.folder]:
+            each = seconds_a_round(left[0].recipe, data[left[0].folder])
+            rounds += tuning.work()
+            total += each * tuning.work() * len(left) / len(tuning.jobs) / at_once
     raise SelfsameError(
-        f"--over: {len(left)} runs, {tuning.work():,} rounds in all, about {span_words(total)} of rounds with --jobs "
-        f"{at_once}, starting and evaluating apart; add --yes to begin{'' if tuning.task.halving else ', or --halving'}"
+        f"--over: {count} runs, {rounds:,} rounds in all, about {span_words(total)} of rounds with --jobs {at_once}, "
+        f"starting and evaluating apart; add --yes to begin{'' if tunings[0].task.halving else ', or --halving'}"
     )
 
 
-def _train(tuning: Tuning, rung: int, data: dict[Path, Federation], at_once: int, quiet: bool) -> None:
-    """The runs of a rung that are not there yet."""
+def _train(tunings: list[Tuning], rung: int, data: dict[Path, Federation], at_once: int, quiet: bool) -> None:
+    """The runs of a rung that are not there yet; those that pause after one round at the same time."""
+    groups: dict[int, list[tuple[Campaign, Job, Federation]]] = {}
+    for tuning in tunings:
+        for job in tuning.missing(rung):
+            groups.setdefault(tuning.until(rung), []).append((tuning, job, data[job.folder]))
+    for until, some in groups.items():
+        if (rungs := max(len(tuning.rungs) for tuning in tunings)) > 1:
+            end = until or max(job.recipe.run.rounds for _, job, _ in some)
+            tell(f"rung {rung + 1} of {rungs}: {len(some)} runs to round {end:,}", quiet)
+        if at_once > 1:
+            train_at_once(some, at_once, quiet, until)
+        else:
+            _one_by_one(some, until, quiet, told=rung > 0)
+    for tuning in tunings:
+        tuning.check(rung)
+
+
+def _one_by_one(some: list[tuple[Campaign, Job, Federation]], until: int, quiet: bool, told: bool) -> None:
     from selfsame.runs.claim import claimed
 
-    jobs, until = tuning.missing(rung), tuning.until(rung)
-    if jobs and len(tuning.rungs) > 1:
-        tell(f"rung {rung + 1} of {len(tuning.rungs)}: {len(jobs)} runs to round {tuning.rungs[rung][1]:,}", quiet)
-    if at_once > 1 and jobs:
-        train_at_once(tuning, [(job, data[job.folder]) for job in jobs], at_once, quiet, until)
-        return
-    for number, job in enumerate(jobs):
-        current = tuning.open(job, data[job.folder])
+    for number, (tuning, job, federation) in enumerate(some):
+        current = tuning.open(job, federation)
         with claimed(job.folder):
-            shown = train_and_keep(current, quiet, job.title, told=rung + number > 0, until=until)
+            shown = train_and_keep(current, quiet, job.title, told=told or number > 0, until=until)
         if shown is not None:
             tuning.keep(job.folder, shown)
 
 
-def _show(found: Contest, folder: Path) -> None:
+def _show(contests: list[Contest], folder: Path, every: bool) -> None:
     """The table, how it was made, what to know, the files."""
     from rich.console import Console
 
+    from selfsame.report.alike import alike_sheet, how_alike, remarks_alike
     from selfsame.report.contenders import contest_sheet, how, remarks
 
-    Console(width=None if Console().is_terminal else 80).print(contest_sheet(found, _SHOWN).terminal())
-    if len(found.contenders) > _SHOWN:
-        print(f"{len(found.contenders) - _SHOWN} more in {folder / 'tune.md'}")
-    for sentence in [*how(found), *remarks(found)]:
+    first = contests[0]
+    sheet = alike_sheet(contests) if every else contest_sheet(first, _SHOWN)
+    Console(width=None if Console().is_terminal else 80).print(sheet.terminal())
+    if not every and len(first.contenders) > _SHOWN:
+        print(f"{len(first.contenders) - _SHOWN} more in {folder / 'tune.md'}")
+    told = [*how_alike(contests), *remarks_alike(contests)] if every else [*how(first), *remarks(first)]
+    for sentence in told:
         print(sentence)
-    best = "" if found.best is None else f"chosen: {folder / 'chosen.toml'}, "
+    best = "" if all(one.best is None for one in contests) else f"chosen: {folder / 'chosen.toml'}, "
     print(f"{best}table: {folder / 'tune.md'}, plots: {folder / 'tune.html'}")

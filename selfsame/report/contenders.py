@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -99,6 +100,17 @@ class Contest:
     changed: tuple[str, ...] = ()
     patience: int = 0  # of the recipe, which no run for choosing has
     own_rounds: int = 0  # of the recipe as its file has it
+    variant: str = ""  # its title, of a recipe with several
+
+    @property
+    def command(self) -> str:
+        """What chose, less its ladders."""
+        return f"selfsame tune {self.title}" + (f" --only {shlex.quote(self.variant)}" if self.variant else "")
+
+    @property
+    def heading(self) -> str:
+        """Of the table and the page."""
+        return f"tune {self.title}" + (f": {self.variant}" if self.variant else "")
 
     @property
     def best(self) -> Contender | None:
@@ -169,7 +181,7 @@ def contest_markdown(contest: Contest) -> str:
     """The table, how it was made, and what to know."""
     said = [*how(contest), "±: half the range over the seeds.", *remarks(contest)]
     lines = [f"- {line}" for line in said]
-    return "\n".join([f"# tune {clean(contest.title)}", "", contest_sheet(contest).markdown(), *lines, ""])
+    return "\n".join([f"# {clean(contest.heading)}", "", contest_sheet(contest).markdown(), *lines, ""])
 
 
 def chosen_text(
@@ -179,17 +191,21 @@ def chosen_text(
 
     How it was chosen stands in comments at its head.
     """
-    said = [f"Chosen by `selfsame tune {contest.title}`.", *how(contest), "All settings, the best first:"]
+    said = [f"Chosen by `{contest.command}`.", *how(contest), "All settings, the best first:"]
     rows = [f"  {one.words}: {one.shown(contest.by)}, round {one.round:,}" for one in contest.contenders]
     label = f"({FIGURES[contest.by].label}; ±: half the range over the seeds)"
     lines = [*said[:-1], f"{said[-1]} {label}", *rows, *remarks(contest)]
-    comments = [part for line in lines for part in _wrapped(clean(line))]
     tables = {
         **({"seeds": list(seeds)} if seeds else {}),
         **to_mapping(recipe),
         **({"paper": dict(paper)} if paper else {}),
     }
-    return "\n".join([*comments, "", tables_to_toml(tables)])
+    return f"{comment(lines)}\n\n{tables_to_toml(tables)}"
+
+
+def comment(lines: Sequence[str]) -> str:
+    """Lines as comments at the head of a recipe, wrapped."""
+    return "\n".join(part for line in lines for part in _wrapped(clean(line)))
 
 
 def _wrapped(line: str) -> list[str]:
@@ -209,7 +225,7 @@ def contest_page(contest: Contest) -> str:
         ("results", "Settings", {"sheet": contest_sheet(contest), "said": remarks(contest)}),
         ("plots", "Plots", panels(*drawn, grown)),
     ]
-    return page("contest", f"tune {contest.title}", how(contest), sections)
+    return page("contest", contest.heading, how(contest), sections)
 
 
 _CAPTION = (

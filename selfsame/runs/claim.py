@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from selfsame.data.fingerprint import FILE
+from selfsame.engine.starting import KEPT
 from selfsame.errors import SelfsameError
 from selfsame.files import lock_holder, locked_folder
 
+RECORDS = "metrics.jsonl"  # the first file of a run
+_FIRST = (FILE, KEPT)  # those that follow
+_DRAFTS = tuple(f".{name}." for name in (FILE, KEPT, "recipe.toml"))
 _MOST = 100_000  # numbers that a name may have
 
 
@@ -40,9 +45,17 @@ def shared_claim(folder: Path) -> Iterator[None]:
 
 def vacant(folder: Path) -> None:
     """Raise unless a run can be put there: nothing in it, and no file in the way."""
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()) and not _cut_off(folder):
         raise SelfsameError(f"{folder}: is there already; resume it, or name another folder with --out")
     _no_file(folder)
+
+
+def _cut_off(folder: Path) -> bool:
+    """Whether all that is there was left by a run that was killed before it had its recipe, which is written last."""
+    records = folder / RECORDS
+    names = {place.name for place in folder.iterdir()}
+    drafts = {name for name in names if name.startswith(_DRAFTS)}
+    return records.is_file() and not records.stat().st_size and names - drafts <= {RECORDS, *_FIRST}
 
 
 def _no_file(folder: Path) -> None:

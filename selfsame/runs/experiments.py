@@ -13,7 +13,7 @@ from selfsame.config.recipe import AGGREGATIONS, DataPart, Recipe, differences, 
 from selfsame.data import Federation, load
 from selfsame.data.fingerprint import Fingerprint, check_fingerprint
 from selfsame.engine import checkpoint
-from selfsame.engine.setup import prepare, resolve
+from selfsame.engine.setup import resolve
 from selfsame.errors import SelfsameError
 from selfsame.fields import short_name
 from selfsame.files import write
@@ -25,7 +25,7 @@ from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
 from selfsame.runs.course import Run, ended_early
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import load_run, placed, start
+from selfsame.runs.run import fitting, load_run, placed, start
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import keep_view, read_view
 from selfsame.runs.untrained import untrained_view
@@ -114,12 +114,13 @@ class Campaign:
         variants = self.experiment.select(only)
         return [job for job in self.jobs if job.variant in variants]
 
-    def left(self, jobs: Iterable[Job]) -> list[tuple[Job, Federation]]:
+    def left(self, jobs: Iterable[Job], known: dict[str, Federation] | None = None) -> list[tuple[Job, Federation]]:
         """Those that have not ended, with their data; what does not fit is said before the first one is trained.
 
-        So is a run that was trained on other data than these.
+        So is a run that was trained on other data than these. `known`: data that were loaded before, to which those
+        loaded here are added.
         """
-        chosen, work, data, fits = list(jobs), [], dict[str, Federation](), set()
+        chosen, work, data, fits = list(jobs), [], {} if known is None else known, set()
         for job in chosen:
             now = self.there[job.folder]
             if now.differs:
@@ -134,7 +135,7 @@ class Campaign:
             if (key := repr(job.recipe.data)) not in data:
                 data[key] = load_data(job.recipe.data)
             if job.variant.number not in fits:
-                prepare(job.recipe, data[key])
+                fitting(job.recipe, data[key])
                 fits.add(job.variant.number)
             work.append((job, data[key]))
         self._hold_to_data(chosen if work else [], data)
@@ -182,31 +183,11 @@ class Campaign:
                 self.keep(job.folder, shown)
         return [(job, federation) for job, federation in work if not job.variant.untrained]
 
-    def train_at_once(
-        self,
-        work: list[tuple[Job, Federation]],
-        number: int,
-        heard: Callable[[Job, Federation], object],
-        stop: Stop = never,
-        until: int = 0,
-    ) -> None:
-        """Train so many runs at a time, each in a process of its own; `heard` is told of each that has ended.
-
-        When `stop` says so, each is told to end after its round; all end after round `until`, if there is one.
-        """
-        chosen = {job.folder: (job, federation) for job, federation in work}
-
-        def ready(folder: Path) -> None:
-            job, federation = chosen[folder]
-            new = not (folder / "recipe.toml").is_file()
-            if new or self._moved(job) or self._elsewhere(job):  # processes read both from its recipe
-                self.open(job, federation)
-
-        def ended(folder: Path) -> None:
-            self.keep(folder, read_view(folder))
-            heard(*chosen[folder])
-
-        resume_all(list(chosen), number, ended, stop, until, ready)
+    def make_ready(self, job: Job, federation: Federation) -> None:
+        """Write what a process of its own needs to begin the run, or to go on with it elsewhere."""
+        new = not (job.folder / "recipe.toml").is_file()
+        if new or self._moved(job) or self._elsewhere(job):  # processes read both from its recipe
+            self.open(job, federation)
 
     def rows(self) -> list[Row]:
         """One per variant, with what its runs found."""
@@ -233,6 +214,31 @@ class Campaign:
         named = [replace(self.views[job.folder], title=job.title) for job in self.jobs if job.folder in self.views]
         write_report(named, self.folder / "report.html", self.experiment.file.stem)
         return self.folder / "report.html"
+
+
+def train_at_once(
+    work: Iterable[tuple[Campaign, Job, Federation]],
+    number: int,
+    heard: Callable[[Job, Federation], object],
+    stop: Stop = never,
+    until: int = 0,
+) -> None:
+    """Train so many runs at a time, each in a process of its own; `heard` is told of each that has ended.
+
+    When `stop` says so, each is told to end after its round; all end after round `until`, if there is one.
+    """
+    chosen = {job.folder: (campaign, job, federation) for campaign, job, federation in work}
+
+    def ready(folder: Path) -> None:
+        campaign, job, federation = chosen[folder]
+        campaign.make_ready(job, federation)
+
+    def ended(folder: Path) -> None:
+        campaign, job, federation = chosen[folder]
+        campaign.keep(folder, read_view(folder))
+        heard(job, federation)
+
+    resume_all(list(chosen), number, ended, stop, until, ready)
 
 
 def load_data(part: DataPart) -> Federation:

@@ -55,6 +55,7 @@ class Reprint:
     )  # what a recipe's data are too few for
     drawn: dict[Path, Plain] = field(init=False, default_factory=dict)  # replicates of each run by kind
     unmeasured: set[tuple[str, Path]] = field(init=False, default_factory=set)  # exhibits and ended runs
+    put_off: dict[Path, str] = field(init=False, default_factory=dict)  # why a run that ended was not measured at once
     timings: Plain = field(init=False, default_factory=dict)
     _read_first: dict[str, Experiment] = field(init=False, default_factory=dict)  # before data were looked for
     _before: dict[str, Plain] = field(init=False, default_factory=dict)  # the pages of earlier calls
@@ -162,11 +163,18 @@ class Reprint:
     def so_far(self, job: Job | None = None, federation: Federation | None = None) -> dict[Path, Plain]:
         """The pages while runs are still to come: with what is kept of runs that have been measured.
 
-        A run that has just ended is measured as well, where its data are at hand.
+        A run that has just ended is measured as well, where its data are at hand. Others may be at work then, so one
+        that cannot be measured, as on a full GPU, is left for the end, and `put_off` says why.
         """
         if job is not None and federation is not None:
             self._loaded = repr(job.recipe.data), federation
-        self.complete(measured=lambda one: one is job)
+        try:
+            self.complete(measured=lambda one: one is job)
+        except Exception as error:
+            if job is None:
+                raise
+            self.put_off[job.folder] = f"{job.title}: not measured yet, tried again in the end: {error}"
+            self.complete(measured=lambda _: False)
         self._loaded = None  # data of the next recipe may need the room
         return self.write_pages()
 

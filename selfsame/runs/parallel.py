@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from selfsame.runs.stopping import Stop, never
 
 _LOOK = 0.2  # seconds between looks at the processes
 _ENDED = (0, 1)  # trained, or diverged
+Version = tuple[int, int, int] | None
 
 
 def resume_all(
@@ -28,34 +30,52 @@ def resume_all(
     """Resume the runs of these folders, at most `at_once` at a time; `ended` hears of each that has ended.
 
     With `until` a run ends there after that round. `ready` is called before a run is begun, to write what it lacks:
-    the first ones are trained while the others still wait for that.
+    the first ones are trained while the others still wait for that. A place that is free is taken before `ended` hears
+    of the run that was there, which may take a while.
 
     What a process prints is kept in `output.txt` beside the run. One that fails stops the others, which can be resumed;
     so does `stop`. A process that is told to end finishes its round and writes a checkpoint, and so does one whose
     parent has gone.
     """
-    waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
+    waiting, over = deque(folders), deque[Path]()
+    running = dict[Path, tuple[subprocess.Popen[bytes], Version]]()
     try:
-        while (waiting or running) and not stop():
-            while waiting and len(running) < at_once:
-                folder = waiting.pop(0)
+        while (waiting or running or over) and not stop():
+            for folder, (process, before) in list(running.items()):
+                if (code := process.poll()) is not None:
+                    del running[folder]
+                    _check_ended(folder, code, before)
+                    over.append(folder)
+            if waiting and len(running) < at_once:
+                folder = waiting.popleft()
                 ready(folder)
-                running[folder] = _begin(folder, until)
-            for folder, process in list(running.items()):
-                code = process.poll()
-                if code is None:
-                    continue
-                del running[folder]
-                if code not in _ENDED or not (folder / "result.json").is_file():  # Python itself also ends with 1
-                    said = _last_line(folder / "output.txt").removeprefix(f"{folder}: ")
-                    raise SelfsameError(f"{folder}: {said or f'ended with code {code}'}")
-                ended(folder)
-            time.sleep(_LOOK)
+                running[folder] = _begin(folder, until), _version(folder)
+            elif over:
+                ended(over.popleft())
+            else:
+                time.sleep(_LOOK)
     finally:
-        for process in running.values():
+        for process, _ in running.values():
             process.terminate()
-        for process in running.values():
+        for process, _ in running.values():
             process.wait()
+
+
+def _version(folder: Path) -> Version:
+    """What tells the result that lies there from one that is written later; None: there is none."""
+    try:
+        found = (folder / "result.json").stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _check_ended(folder: Path, code: int, before: Version) -> None:
+    """Raise unless the process has left a result. Python itself also ends with 1, beside that of an earlier rung."""
+    now = _version(folder)
+    if code not in _ENDED or now is None or (code and now == before):
+        said = _last_line(folder / "output.txt").removeprefix(f"{folder}: ")
+        raise SelfsameError(f"{folder}: {said or f'ended with code {code}'}")
 
 
 def _begin(folder: Path, until: int) -> subprocess.Popen[bytes]:

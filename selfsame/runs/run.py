@@ -22,7 +22,7 @@ from selfsame.engine.setup import keep_first, prepare
 from selfsame.engine.state import begin, join
 from selfsame.errors import SelfsameError
 from selfsame.files import read_records, write, write_records
-from selfsame.runs.claim import vacant
+from selfsame.runs.claim import RECORDS, vacant
 from selfsame.runs.course import Run
 from selfsame.runs.together import as_first
 
@@ -48,19 +48,25 @@ def start(
     folder = folder if ranks.first else None
     if folder is not None:
         vacant(folder)
-    if recipe.net.digest and not recipe.net.start:
-        raise SelfsameError("net.digest: of which file? Name it with net.start")
-    problem = prepare(placed(recipe), federation, ranks)
-    _check_patience(problem)
+    problem = fitting(recipe, federation, ranks)
     state = begin(problem, initially_present(recipe, problem.world.clients))
     as_first(problem, state)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / "recipe.toml", to_toml(problem.recipe).encode())
+        (folder / RECORDS).touch()
         keep_fingerprint(problem.federation, folder)
         keep_first(problem, folder)
-        (folder / "metrics.jsonl").touch()
+        write(folder / "recipe.toml", to_toml(problem.recipe).encode())  # the last: with it there is a run
     return Run(problem, state, folder)
+
+
+def fitting(recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE) -> Problem:
+    """The problem of a run that may begin; what does not fit is said."""
+    if recipe.net.digest and not recipe.net.start:
+        raise SelfsameError("net.digest: of which file? Name it with net.start")
+    problem = prepare(placed(recipe), federation, ranks)
+    _check_patience(problem)
+    return problem
 
 
 def _check_patience(problem: Problem) -> None:
@@ -152,8 +158,8 @@ def load_run(
     as_first(problem, state)
     if not ranks.first:
         return Run(problem, state)
-    found = [one for one in read_records(folder / "metrics.jsonl") if one["round"] <= state.round and "seconds" in one]
-    write_records(folder / "metrics.jsonl", found)
+    found = [one for one in read_records(folder / RECORDS) if one["round"] <= state.round and "seconds" in one]
+    write_records(folder / RECORDS, found)
     return Run(problem, state, folder, found, seconds=float(found[-1]["seconds"]) if found else 0.0)
 
 

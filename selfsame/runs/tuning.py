@@ -52,6 +52,12 @@ class Task:
     changed: Sequence[str] = ()  # what the command line set, for the reader of the results
     placed: bool = True  # whether the recipe itself says where its data lies
     variant: Variant | None = None  # what it was in its file, with its seeds and the paper's figures
+    alone: bool = True  # whether the file has no variant but this one
+
+    @property
+    def title(self) -> str:
+        """The variant's, of a file with several."""
+        return "" if self.alone or self.variant is None else self.variant.title
 
 
 def checked(task: Task) -> list[Recipe]:
@@ -103,8 +109,8 @@ def plan(task: Task, folder: Path) -> Tuning:
     variants: list[Variant] = []
     for point, recipe in zip(points(task.ladders), recipes, strict=True):
         own = replace(_without_test(recipe, apart, task.share), title=point_words(point))
-        number = len(variants) + 1
-        variants.append(Variant(number, own.title, own, task.seeds, Paper(), own.run.rounds, point_name(point)))
+        number, title = len(variants) + 1, ", ".join(part for part in (task.title, own.title) if part)
+        variants.append(Variant(number, title, own, task.seeds, Paper(), own.run.rounds, point_name(point)))
     experiment = Experiment(task.file, tuple(variants), task.seeds[0], False)
     return Tuning(experiment, folder, task.changed, task=replace(task, by=by), apart=apart)
 
@@ -264,6 +270,7 @@ class Tuning(Campaign):
             changed=tuple(self.task.changed),
             patience=self.task.recipe.run.patience,
             own_rounds=0 if self.task.variant is None else self.task.variant.own_rounds,
+            variant=self.task.title,
         )
 
     def _apart_words(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -314,7 +315,10 @@ BAD = {
     "nothing to judge by": (("small.toml", *RATES, "--by", "eer"), "0.2 of 7 people leaves too few"),
     "unknown figure": (("small.toml", *RATES, "--by", "luck"), "--by: 'luck' is not one of"),
     "share": (("small.toml", *RATES, "--share", "1.5"), "--share: must lie between 0 and 1"),
-    "variants": (("two.toml", *RATES), "has 2 variants; name one with --only: one; two"),
+    "variants": (
+        ("two.toml", *RATES),
+        "has 2 variants; name one with --only, or tune each alike with --every: one; two",
+    ),
     "missing": (("gone.toml", *RATES), "gone.toml: No such file"),
 }
 
@@ -343,9 +347,122 @@ def test_every_variant_is_tuned_alike(selfsame):
         words = ("--only", title, "--over", "local.batch=2,4", "--quiet", "--rounds", 1, "--out", f"t-{title}")
         assert selfsame("tune", "two.toml", *words)[0] == 0
         assert read_toml(Path(f"t-{title}/chosen.toml"))["title"] == title
+        assert Path(f"t-{title}/tune.md").read_text().startswith(f"# tune two.toml: {title}\n")
     prints = {file.read_text() for file in Path().glob("t-*/*/data.json")}
     assert len(list(Path().glob("t-*/*/data.json"))) == 4 and len(prints) == 1
     code, _, err = selfsame(
         "tune", "two.toml", "--only", "two", "--over", "local.batch=2", "--rounds", 1, "--out", "t-one"
     )
     assert code == 2 and "holds a run of another recipe (local.lr)" in err
+
+
+# ---- every variant in one call
+
+
+EVERY = (
+    RECIPE.replace('[method]\nname = "fixed"\n', "")
+    + """
+[paper]
+where = "Table 9"
+chosen = "by nobody"
+[[variant]]
+title = "fixed vectors"
+method = { name = "fixed" }
+paper = { eer = 4.5 }
+[[variant]]
+title = "FedHide(0.1)"
+method = { name = "fedhide", alpha = 0.1 }
+local = { lr = 0.5 }
+paper = { eer = [3.5, 0.5], rounds = 7 }
+[[variant]]
+title = "softmax"
+method = { name = "softmax" }
+run = { rounds = 6 }
+[[quoted]]
+title = "of theirs"
+paper = { eer = 1.5 }
+"""
+)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_all_variants_are_tuned_in_one_call(selfsame, monkeypatch, jobs):
+    """Each as if it were alone, by the same figure; the recipe has every choice, the seeds and the paper's figures."""
+    Path("many.toml").write_text("seeds = [3, 1]\n" + EVERY)
+    words = ("tune", "many.toml", "--over", "local.lr=0.01,0.1", "--share", 0.3, "--by", "eer", "--quiet")
+    code, out, err = selfsame(*words, "--every", "--jobs", jobs)
+    assert code == 0 and err == ""
+    assert "3 variants, each with the same 2 settings." in out and "chosen: runs/tune-many/chosen.toml" in out
+    assert max(map(len, out.split("3 variants")[0].splitlines())) <= 80
+    folder, best = Path("runs/tune-many"), {}
+    names = {"01-fixed": "fixed vectors", "02-fedhide": "FedHide(0.1)", "03-softmax": "softmax"}
+    assert {p.name for p in folder.iterdir()} == {*names, "tune.md", "tune.html", "chosen.toml"}
+    for name, title in names.items():
+        found = lines(folder / name)
+        assert [line["setting"] for line in found] == [{"local.lr": 0.01}, {"local.lr": 0.1}]
+        best[title] = min(found, key=lambda line: line["figures"]["eer"])
+        (alone,) = read_experiment(folder / name / "chosen.toml").variants
+        assert alone.title == title and alone.recipe.local.lr == best[title]["setting"]["local.lr"]
+    prints = {file.read_text() for file in folder.glob("*/*/data.json")}
+    assert len(prints) == 1  # the same people are set apart for all
+
+    found, whole = read_experiment(folder / "chosen.toml"), read_experiment(Path("many.toml"))
+    assert [one.title for one in found.variants] == list(names.values())
+    for one, before in zip(found.variants, whole.variants, strict=True):
+        rate = best[one.title]["setting"]["local.lr"]
+        wanted = replace(before.recipe, local=replace(before.recipe.local, lr=rate))
+        assert (one.recipe, one.seeds) == (wanted, (3, 1))
+        assert one.paper.figures == before.paper.figures and one.paper.where == "Table 9"
+        assert one.paper.chosen.startswith("2 settings of local.lr, 1 seed each, on ")
+    assert [one.paper.rounds for one in found.variants] == [4, 7, 6]
+    assert [(one.title, one.paper.figures) for one in found.quoted] == [("of theirs", {"eer": (1.5, None)})]
+    text = (folder / "chosen.toml").read_text()
+    assert "# Chosen by `selfsame tune many.toml --every`." in text and text.count("[[variant]]") == 3
+    table = (folder / "tune.md").read_text()
+    for title, line in best.items():
+        figure = f"{100 * line['figures']['eer']:.2f}"
+        assert any(f"| {title} | local.lr = " in row and f"| {figure} |" in row for row in table.splitlines())
+    page = (folder / "tune.html").read_text()
+    assert all(title in page for title in names.values()) and page.count("<svg") == 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr("selfsame.runs.loop.carry_on", lambda *_, **__: pytest.fail("trained again"))
+        assert selfsame(*words, "--every") == (0, out, "")
+    code, out, _ = selfsame("recipe", folder / "chosen.toml", "--list")
+    assert code == 0 and "0 of 6 runs have ended" in out
+
+
+def test_all_variants_are_judged_alike_and_halved(selfsame):
+    """One that has no network for unseen people is judged by samples, and so are the others then."""
+    text = EVERY.replace("turns = 1", "turns = 2") + '[[variant]]\ntitle = "alone"\nmethod = { name = "deepsvdd" }\n'
+    Path("many.toml").write_text(text)
+    rates = ("--over", "local.lr=0.001,0.01,0.1", "--halving", "--quiet", "--every")
+    code, _, err = selfsame("tune", "many.toml", *rates, "--by", "eer")
+    assert code == 2 and err.startswith("selfsame: alone: --by eer: deepsvdd has no network for people")
+    some = ("--only", "fixed vec", "--only", "softmax")
+    code, out, err = selfsame("tune", "many.toml", *rates, *some, "--out", "two")
+    assert code == 0 and err == "" and "2 variants" in out and "EER new %" in out
+    assert "3 settings to round 1, the best 2 to round 4." in out  # each by its own rounds
+    assert "3 settings to round 2, the best 2 to round 6." in out
+    code, out, err = selfsame("tune", "many.toml", *rates, "--only", "alone", "--only", "softmax", "--out", "three")
+    assert code == 0 and err == "" and "P@1 %" in out and "EER" not in out
+
+
+def test_variants_of_which_every_setting_diverges_are_left_out(selfsame):
+    steep = "local = { lr = 0.5 }\nserver = { lr = 1e30 }"
+    Path("many.toml").write_text(EVERY.replace("local = { lr = 0.5 }", steep))
+    words = ("tune", "many.toml", "--every", "--only", "fixed", "--only", "hide", "--quiet", "--rounds", 6)
+    code, out, _ = selfsame(*words, "--over", "local.lr=0.01,0.1", "--out", "t")
+    assert code == 1 and out.count("none: every setting diverged") == 1 and "chosen: t/chosen.toml" in out
+    assert "FedHide(0.1): Every setting diverged: try smaller learning rates." in out
+    assert [one.title for one in read_experiment(Path("t/chosen.toml")).variants] == ["fixed vectors"]
+    code, out, _ = selfsame(*words, "--over", "local.lr=1e25,1e26", "--out", "u")
+    assert code == 1 and "chosen" not in out.split("table: u/tune.md")[1] and not Path("u/chosen.toml").exists()
+
+
+def test_an_option_that_one_variant_lacks_is_refused(selfsame):
+    Path("many.toml").write_text(EVERY)
+    code, out, err = selfsame("tune", "many.toml", "--every", "--over", "alpha=0.1,0.2")
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert err.startswith("selfsame: fixed vectors: --over alpha = 0.1: fixed: unknown option 'alpha'")
+    assert not Path("runs").exists()

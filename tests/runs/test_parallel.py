@@ -16,7 +16,7 @@ from selfsame.errors import SelfsameError
 from selfsame.files import locked_folder
 from selfsame.runs import parallel
 from selfsame.runs.claim import claimed
-from selfsame.runs.experiments import Campaign
+from selfsame.runs.experiments import Campaign, train_at_once
 from selfsame.runs.loop import carry_on
 from selfsame.runs.parallel import resume_all
 from selfsame.runs.run import start
@@ -128,21 +128,57 @@ def test_a_stop_is_told_to_each_process_and_waited_for(tmp_path, monkeypatch):
     assert [(folder / "saved").exists() for folder in folders] == [True, True, False] and heard == []
 
 
-def test_a_run_is_made_ready_when_its_turn_comes(tmp_path, monkeypatch):
-    """Before, all were, one after another, while nothing was trained: four minutes for a hundred runs of a ResNet."""
-    told, folders = [], [tmp_path / name for name in "abc"]
+@pytest.fixture
+def at_once(monkeypatch):
+    """Processes that end at once with a result, and what was told of them."""
+    told = []
 
-    def at_once(folder, _until):
+    def begin(folder, _until):
         told.append(f"{folder.name} begins")
         folder.mkdir()
         (folder / "result.json").touch()
-        return subprocess.Popen([sys.executable, "-c", ""])
+        return subprocess.Popen([sys.executable, "-S", "-c", ""])
 
-    monkeypatch.setattr(parallel, "_begin", at_once)
+    monkeypatch.setattr(parallel, "_begin", begin)
+    return told
+
+
+def test_a_run_is_made_ready_when_its_turn_comes(tmp_path, at_once):
+    """Before, all were, one after another, while nothing was trained: four minutes for a hundred runs of a ResNet.
+
+    And a run that ends is measured while the next one is at work: before, its place stayed empty so long.
+    """
+    folders = [tmp_path / name for name in "abc"]
     resume_all(
-        folders, 1, lambda folder: told.append(f"{folder.name} ends"), ready=lambda folder: told.append(folder.name)
+        folders,
+        1,
+        lambda folder: at_once.append(f"{folder.name} ends"),
+        ready=lambda folder: at_once.append(folder.name),
     )
-    assert told == [word for name in "abc" for word in (name, f"{name} begins", f"{name} ends")]
+    assert at_once == ["a", "a begins", "b", "b begins", "a ends", "c", "c begins", "b ends", "c ends"]
+
+
+def test_a_stop_is_asked_for_before_each_measurement_and_each_run(tmp_path, at_once):
+    """Before, whoever stopped waited until all runs that had ended were measured, and free places were filled first."""
+    folders = [tmp_path / name for name in "abcdef"]
+    resume_all(folders, 3, lambda folder: at_once.append("ends"), lambda: "ends" in at_once)
+    assert at_once.count("ends") == 1 and at_once[-1] == "ends"
+    resume_all([tmp_path / name for name in "xyz"], 3, at_once.append, lambda: "x begins" in at_once)
+    assert at_once[-1] == "x begins"
+
+
+def test_a_process_that_breaks_beside_the_result_of_an_earlier_rung(tmp_path, monkeypatch):
+    """Before, with result.json there and code 1 it was taken for a run that had diverged."""
+
+    def broken(folder, _until):
+        with (folder / "output.txt").open("w") as out:
+            return subprocess.Popen([sys.executable, "-c", "raise ValueError('no such disc')"], stderr=out)
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text("{}")
+    monkeypatch.setattr(parallel, "_begin", broken)
+    with pytest.raises(SelfsameError, match=r"run: ValueError: no such disc"):
+        resume_all([tmp_path / "run"], 1, lambda folder: None)
 
 
 RECIPE = """
@@ -163,7 +199,44 @@ def test_who_asks_for_runs_hears_of_each_with_its_data(tmp_path):
     (tmp_path / "two.toml").write_text(RECIPE)
     campaign = Campaign(read_experiment(tmp_path / "two.toml", {}, ()), tmp_path / "runs")
     heard = []
-    campaign.train_at_once(campaign.left(campaign.jobs), 2, lambda job, data: heard.append((job, data)))
+    work = [(campaign, *one) for one in campaign.left(campaign.jobs)]
+    train_at_once(work, 2, lambda job, data: heard.append((job, data)))
     assert sorted(job.recipe.run.seed for job, _ in heard) == [0, 1]
     assert all(data.name == "digits" and len(data.unseen.y) for _, data in heard)
     assert set(campaign.views) == {job.folder for job, _ in heard}
+
+
+def test_what_does_not_fit_is_said_before_the_first_run(tmp_path):
+    """Before, early stopping without samples to judge by was refused when the run's turn came, and ended the others."""
+    late = RECIPE.replace("[run]", "[run]\npatience = 2").replace("turns = 1", "turns = 1\nheld_out = 3")
+    (tmp_path / "late.toml").write_text(late)
+    campaign = Campaign(read_experiment(tmp_path / "late.toml", {}, ()), tmp_path / "runs")
+    with pytest.raises(SelfsameError, match=r"run\.patience: needs samples for validation"):
+        campaign.left(campaign.jobs)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("at", ["data.json", "recipe.toml"])
+def test_a_run_that_was_killed_as_it_began_begins_anew(at, tmp_path, monkeypatch):
+    """Before, it went on without data.json for good, or every later call refused the folder."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(draft, path, replace=os.replace):
+        if Path(path).name == at:
+            Path(path).with_name(f".{at}.0123456789abcdef").touch()  # as the draft that a dead process leaves
+            raise Killed
+        replace(draft, path)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("selfsame.files.os.replace", killed)
+        start(tables("fixed"), tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.toml").exists() and (tmp_path / "run" / f".{at}.0123456789abcdef").exists()
+    start(tables("fixed"), tmp_path / "run")
+    assert (tmp_path / "run" / "data.json").is_file() and (tmp_path / "run" / "recipe.toml").is_file()
+    (tmp_path / "other").mkdir()
+    for name in ("data.json", "metrics.jsonl"):  # somebody's own
+        (tmp_path / "other" / name).write_text("{}")
+        with pytest.raises(SelfsameError, match="is there already"):
+            start(tables("fixed"), tmp_path / "other")

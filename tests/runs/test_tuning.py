@@ -11,7 +11,7 @@ from selfsame.config.recipe import from_mapping, merged
 from selfsame.data import load
 from selfsame.errors import SelfsameError
 from selfsame.report.view import RunView
-from selfsame.runs.experiments import standing
+from selfsame.runs.experiments import standing, train_at_once
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import load_run, start
 from selfsame.runs.tuning import Task, checked, plan, seconds_a_round
@@ -161,7 +161,8 @@ def test_one_that_diverges_late_was_sound_in_the_rungs_before(tmp_path):
 
 def test_processes_pause_at_the_end_of_a_rung(tmp_path):
     tuning = plan(task("local.lr=0.1,0.2"), tmp_path)
-    tuning.train_at_once(tuning.left(tuning.jobs), 2, lambda _job, _federation: None, until=2)
+    work = [(tuning, *one) for one in tuning.left(tuning.jobs)]
+    train_at_once(work, 2, lambda _job, _federation: None, until=2)
     assert [standing(job.folder, job.recipe).words for job in tuning.jobs] == ["stopped at round 2"] * 2
     assert [sorted(tuning.reached[job.folder]) for job in tuning.jobs] == [[1, 2], [1, 2]]  # after each rung
     assert tuning.missing(0) == tuning.jobs  # without halving a rung is the whole run
