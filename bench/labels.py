@@ -119,7 +119,10 @@ def lengths(args: argparse.Namespace) -> None:
 
 
 def _named(args: argparse.Namespace, every: list[str]) -> list[str]:
-    return [name.strip() for name in args.methods.split(";")] if args.methods else every
+    asked = [name.strip() for name in args.methods.split(";")] if args.methods else every
+    if unknown := [name for name in asked if name not in every]:
+        raise SystemExit(f"--methods: {', '.join(unknown)}: of these no setting is chosen yet: {'; '.join(every)}")
+    return asked
 
 
 def _lengths(args: argparse.Namespace) -> tuple[int, ...]:
@@ -129,9 +132,8 @@ def _lengths(args: argparse.Namespace) -> tuple[int, ...]:
 
 def own(args: argparse.Namespace) -> None:
     federation, best = data_of(args), best_of(args)
-    found = of_lengths(args, finished(args.file))
-    longest = {name: max(found[name], key=lambda n: found[name][n]) for name in _named(args, list(best)) if found[name]}
-    other = {name: n for name, n in longest.items() if n != args.rounds}
+    longest = best_lengths(args, finished(args.file))
+    other = {name: n for name, n in longest.items() if n != args.rounds and name in _named(args, list(best))}
     keys = [
         {**_asked(args, "own", name), "trained": other[name], "seed": s}
         for s, name in product(range(args.seeds), other)
@@ -206,6 +208,13 @@ def of_lengths(args: argparse.Namespace, lines: list[Tables]) -> dict[str, dict[
     }
 
 
+def best_lengths(args: argparse.Namespace, lines: list[Tables]) -> dict[str, int]:
+    """The length that is best on the rows set apart, of every method of which all lengths have been tried."""
+    wanted = {*_lengths(args), args.rounds}
+    found = of_lengths(args, lines).items()
+    return {name: max(by, key=lambda n: by[n]) for name, by in found if set(by) == wanted}
+
+
 def print_lengths(args: argparse.Namespace, lines: list[Tables]) -> None:
     """Those that another length was tried of; then what is measured at a length of its own."""
     found = of_lengths(args, lines)
@@ -216,7 +225,8 @@ def print_lengths(args: argparse.Namespace, lines: list[Tables]) -> None:
     print(f"\n| method | {' | '.join(f'{n} rounds' for n in counts)} |\n|---|---:|---:|---:|")
     for name in tried:
         print(f"| {name} | {' | '.join(f'{100 * found[name][n]:.1f}' if n in found[name] else '–' for n in counts)} |")
-    rows = [(name, n) for name in tried for n in counts if _trained(args, lines, name, n)]
+    longest = best_lengths(args, lines)
+    rows = [(name, n) for name in tried for n in counts if longest.get(name) == n and _trained(args, lines, name, n)]
     if not rows:
         return
     print("\n| method, rounds that rows set apart chose | P@1 | P@3 | P@5 | seeds |\n|---|---:|---:|---:|---:|")

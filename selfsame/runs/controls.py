@@ -14,8 +14,7 @@ from selfsame.methods import options_of
 _FOLDERS = {UNTRAINED: "control-untrained", FIXED: "control-fixed", NO_NEGATIVES: "control-no-negatives"}
 _FIXED = ("fixed", "fixed-own")
 _WEIGHTS = ("negative_weight", "spread_weight")  # of the term that pushes classes apart
-_WITHOUT = {  # what a method is without that term
-    "fedaws": "positive-only",
+_WITHOUT = {  # what a method is without that term; positive-only is not FedAwS's, as its class vectors start elsewhere
     "feduv-negative": "feduv",
     "fedmetric": "fedmetric-pos",
     "fedmetric-true": "fedmetric-pos",

@@ -263,7 +263,7 @@ class Reprint:
         experiment = self._read_first[name]
         shown = [variant for variant in _shown(exhibit, experiment) if variant.paper.figures]
         shown += _quoted(exhibit, experiment)
-        rows = [Row(variant, (None,) * len(variant.seeds)) for variant in shown]
+        rows = [Row(_own_length(variant), (None,) * len(variant.seeds)) for variant in shown]
         out = []
         for variant in only_figures(beside_plain(rows, name)["variants"], exhibit.figures):
             told = {key: one for key, one in variant["figures"].items() if one["paper"] is not None}
@@ -357,6 +357,14 @@ class Reprint:
 
 _KINDS = {"seen": "seen", "new": "new", "vii_c": "accuracy (VII-C)"}
 _NAMES = {"fedaws": "FedAwS", "feduv": "FedUV", "fedmetric": "FedMetric", "fedhide": "FedHide", "fdml": "FDML"}
+
+
+def _own_length(variant: Variant) -> Variant:
+    """The variant with the rounds of its file: what is not run has none of the command line's."""
+    if variant.quoted:
+        return variant
+    run = replace(variant.recipe.run, rounds=variant.own_rounds)
+    return replace(variant, recipe=replace(variant.recipe, run=run))
 
 
 def _check(experiment: Experiment) -> None:
