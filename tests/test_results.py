@@ -929,3 +929,35 @@ def test_weights_of_the_negative_term_are_what_the_kept_runs_say(monkeypatch, ca
     rows = capsys.readouterr().out.strip().splitlines()[2:]
     text = (RESULTS / "writers.md").read_text(encoding="utf-8")
     assert len(rows) == 3 and all(row in text and row.count("±") == 4 for row in rows)
+
+
+CARRIED = {
+    "pos": "pos, the reading of MNIST",
+    "pos, all centres first": "all centres first",
+    "pos, all centres first, whitened": "all centres first, ",  # the last layer's start, which differs
+    "proxy, all centres first, whitened": "the same with negatives",
+    "fixed": "fixed vectors",
+}
+
+
+@pytest.mark.parametrize(("data", "begin"), [("omniglot", "On the 659 unseen characters"), ("lfw", "**Faces**")])
+def test_how_fedmetric_carries_over_is_what_the_kept_runs_say(data, begin):
+    """Three seeds of every row that was measured."""
+    lines = [json.loads(line) for line in (KEPT / f"fedmetric-{data}.jsonl").read_text().splitlines()]
+    text = (RESULTS / "fedmetric.md").read_text(encoding="utf-8")
+    rows = [row.replace("**", "") for row in text.split(begin)[1].split("```")[0].splitlines()]
+    assert f"bench/kept/fedmetric-{data}.jsonl" in text
+    found = 0
+    for name, title in CARRIED.items():
+        some = [line for line in lines if (line["key"]["phase"], line["key"]["method"]) == ("measure", name)]
+        if not some:
+            continue
+        by_seed = sorted(some, key=lambda line: line["key"]["seed"])
+        assert [line["key"]["seed"] for line in by_seed] == [0, 1, 2]
+        cells = [", ".join(f"{100 * line[figure]:.1f}" for line in by_seed) for figure in ("eer", "p@1")]
+        assert any(row.startswith(f"| {title}") and row.endswith(f"| {' | '.join(cells)} |") for row in rows), (
+            name,
+            cells,
+        )
+        found += 1
+    assert found == (5 if data == "omniglot" else 4)
