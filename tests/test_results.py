@@ -607,18 +607,21 @@ def test_writers_tuned_alike_are_what_the_kept_runs_say():
         assert f"| {name} | {users} | {' | '.join(cells)} |" in text
 
 
-def test_smaller_weights_of_the_negative_term_are_what_the_kept_runs_say():
+@pytest.mark.parametrize("by", ["eer", "p@1"])
+def test_smaller_weights_of_the_negative_term_are_what_the_kept_runs_say(by):
+    """Rates by pairs of writers set apart, and by validation samples of those who train."""
     lines = [json.loads(line) for line in (KEPT / "feduv-writers-cpu.jsonl").read_text().splitlines()]
     text = (RESULTS / "writers.md").read_text(encoding="utf-8").split("### Smaller lambda")[1]
     early, ends, learnt = {}, {}, {}
     for weight in (0, 0.01, 0.1, 1):
         name = {0: "FedUV(127)", 1: "FedUV(127), negatives"}.get(weight, f"FedUV(127), negatives, lambda {weight:g}")
         tried = [line for line in lines if {"phase": "choose", "method": name}.items() <= line["key"].items()]
-        best, cells = min(tried, key=lambda line: line["eer"]), []
+        best, cells = (max if by == "p@1" else min)(tried, key=lambda line: line[by]), []
         assert len(tried) == 8 and {line["key"]["rounds"] for line in tried} == {0}  # the recipe's
         for users in ("everybody from the start", "a fifth joins half-way"):
             wanted = {"phase": "course", "method": name, "users": users}
             some = [line for line in lines if wanted.items() <= line["key"].items()]
+            some = [line for line in some if line["key"].get("by", "eer") == by]
             assert len(some) == 3 and {line["lr"] for line in some} == {best["lr"]}
             cells += [_spread(line["points"][-1][what] for line in some) for what in ("test", "training")]
             if users.startswith("everybody"):
@@ -628,7 +631,7 @@ def test_smaller_weights_of_the_negative_term_are_what_the_kept_runs_say():
                 ends[weight], learnt[weight] = mean
                 assert {line["points"][4]["round"] for line in some} == {250}
                 early[weight] = f"{statistics.fmean(100 * line['points'][4]['test'] for line in some):.1f}"
-        assert f"| {weight:g} | {best['lr']:g} | {100 * best['eer']:.1f} | {' | '.join(cells)} |" in text, cells
+        assert f"| {weight:g} | {best['lr']:g} | {100 * best[by]:.1f} | {' | '.join(cells)} |" in text, cells
     assert f"by {ends[0.1] - ends[0]:.1f} points of test P@1" in text
     assert f"by {learnt[0.1] - learnt[0]:.1f} on training samples" in text
     assert f"test P@1 is {early[0]} without it, {early[0.1]} at 0.1" in text
@@ -928,7 +931,7 @@ def test_weights_of_the_negative_term_are_what_the_kept_runs_say(monkeypatch, ca
     __import__("negatives").main()
     rows = capsys.readouterr().out.strip().splitlines()[2:]
     text = (RESULTS / "writers.md").read_text(encoding="utf-8")
-    assert len(rows) == 3 and all(row in text and row.count("±") == 4 for row in rows)
+    assert len(rows) == 3 and all(row in text and row.count("±") == 3 for row in rows)
 
 
 CARRIED = {
@@ -949,7 +952,7 @@ def test_how_fedmetric_carries_over_is_what_the_kept_runs_say(data, begin):
     assert f"bench/kept/fedmetric-{data}.jsonl" in text
     found = 0
     for name, title in CARRIED.items():
-        some = [line for line in lines if (line["key"]["phase"], line["key"]["method"]) == ("measure", name)]
+        some = [line for line in lines if (line["key"]["phase"], line["key"].get("method")) == ("measure", name)]
         if not some:
             continue
         by_seed = sorted(some, key=lambda line: line["key"]["seed"])
@@ -961,3 +964,10 @@ def test_how_fedmetric_carries_over_is_what_the_kept_runs_say(data, begin):
         )
         found += 1
     assert found == (5 if data == "omniglot" else 4)
+    for first, title in (("as drawn", "untrained"), ("all", "untrained, whitened")) if data == "omniglot" else ():
+        wanted = {"phase": "centres", "unit_length": True, "first": first}
+        some = sorted(
+            (one for one in lines if wanted.items() <= one["key"].items()), key=lambda one: one["key"]["seed"]
+        )
+        cells = [", ".join(f"{100 * line[figure]:.1f}" for line in some) for figure in ("eer", "p@1")]
+        assert len(some) == 3 and f"| {title} | {' | '.join(cells)} |" in rows
