@@ -197,8 +197,8 @@ def to_int8(model: onnx.ModelProto, samples: Raw) -> onnx.ModelProto:
             onnx.save(prepared, ready)
             wide = before_wide(prepared)
             common = {"op_types_to_quantize": list(_WEIGHED), "nodes_to_exclude": wide, "per_channel": True}
-            # Seven of the eight bits: x86_64 processors with AVX2 and no VNNI add products in pairs, in 16 bits, and 255
-            # times 127 twice is too much for those. Embeddings would be off by a tenth and more there.
+            # Seven of the eight bits: x86_64 processors with AVX2 and no VNNI add products in pairs, in 16 bits, and
+            # 255 times 127 twice is too much for those. Embeddings would be off by a tenth and more there.
             common |= {"weight_type": kinds.QInt8, "reduce_range": True}
             if any(node.op_type == "Conv" and node.name not in wide for node in prepared.graph.node):
                 common |= {"quant_format": quantise.QuantFormat.QDQ, "activation_type": kinds.QUInt8}
