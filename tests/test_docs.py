@@ -309,4 +309,5 @@ def test_the_table_of_recipes_lists_every_file_with_its_runs():
         same = len(counts) > 1 and len(set(counts)) == 1
         assert row[1] == (f"{counts[0]} each" if same else ", ".join(counts)), names
         listed += names
-    assert sorted(listed) == sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
+    there = [path.relative_to(ROOT / "recipes").with_suffix("") for path in (ROOT / "recipes").rglob("*.toml")]
+    assert sorted(listed) == sorted(map(str, there))

@@ -28,7 +28,12 @@ def paper(
     figure: Annotated[str | None, typer.Option(help="The number of a figure.", show_default="all there are")] = None,
     path: PathTo = None,
     recipes: Annotated[
-        Path | None, typer.Option("--recipes", help="Folder of the papers' recipes.", show_default="recipes/")
+        Path | None,
+        typer.Option(
+            "--recipes",
+            help="Folder of the papers' recipes; what it lacks is read from recipes/.",
+            show_default="recipes/",
+        ),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="TITLE", help="Train only variants with this in their title.")

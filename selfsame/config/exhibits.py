@@ -236,7 +236,8 @@ def find_exhibits(paper: str, table: str | None = None, figure: str | None = Non
 
 def recipe_file(folder: Path | None, name: str) -> Path:
     """Where a recipe of the papers lies: in this folder, in recipes/ here, or beside the package."""
-    places = [folder] if folder is not None else [Path("recipes"), Path(__file__).parents[2] / "recipes"]
+    usual = [Path("recipes"), Path(__file__).parents[2] / "recipes"]
+    places = usual if folder is None else [folder, *usual]
     for place in places:
         if (place / f"{name}.toml").is_file():
             return place / f"{name}.toml"

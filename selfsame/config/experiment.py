@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from selfsame.config.exhibits import FIXED, NO_NEGATIVES
 from selfsame.config.recipe import (
     PARTS,
     Recipe,
@@ -83,7 +84,7 @@ class Variant:
     paper: Paper
     own_rounds: int  # what the file says, whatever the command line does
     name: str = ""  # of its folders; empty: by number and method
-    control: str = ""  # what it shows beside the paper's variants; empty: it is one of the recipe's
+    control: str = ""  # what it shows beside the paper's variants; empty: it is one of these
     untrained: bool = False  # measured before the first round
     digest: str = ""  # of what decides its figures in the file; a control has that of the variant it stands beside
     quoted: bool = False  # the paper's figures of what is not run here: it has no seeds
@@ -151,9 +152,10 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
     base = from_mapping(tables)
     found: list[Variant] = []
     for variant in variants:
-        own = {key: variant[key] for key in variant if key not in ("grid", "paper")}
+        control = _control(file, variant)
+        own = {key: variant[key] for key in variant if key not in ("grid", "paper", "control")}
         from_mapping(own)
-        whole = inherit(tables, own)
+        whole = inherit(tables, {"title": control, **own} if control else own)
         points = _points(file, _both(file, "grid", grid, variant))
         papers = _papers(file, _both(file, "paper", paper, variant), len(points))
         for point, reported in zip(points, papers, strict=True):
@@ -165,13 +167,24 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
             plan = from_mapping(apply_settings(merged(laid, given or {}), settings))
             mine = (plan.run.seed,) if not seeds or _sets_seed(settings) else seeds
             tied = recipe_digest(laid, reported.portions)
-            found.append(Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds, digest=tied))
+            found.append(
+                Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds, control=control, digest=tied)
+            )
     rows = _quoted(file, quoted, paper, base)
     titles = [variant.title for variant in (*found, *rows)]
     if twice := next((title for title in titles if titles.count(title) > 1), None):
         raise SelfsameError(f"{file}: two variants are called {twice!r}; give each a title of its own")
     first = seeds[0] if seeds else base.run.seed
     return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1, rows)
+
+
+def _control(file: Path, variant: Mapping[str, Any]) -> str:
+    """Which control of ours a variant is, or none."""
+    if (control := variant.get("control", "")) not in ("", FIXED, NO_NEGATIVES):
+        raise SelfsameError(f'{file}: control: expected "{FIXED}" or "{NO_NEGATIVES}", got {control!r}')
+    if control and ("paper" in variant or "grid" in variant):
+        raise SelfsameError(f"{file}: a control is ours: it has neither a paper table nor a grid")
+    return str(control)
 
 
 def recipe_digest(tables: Mapping[str, Any], portions: Sequence[int] = PORTIONS) -> str:

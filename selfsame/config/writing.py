@@ -15,11 +15,15 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Written:
-    """A variant that is to be written: its title, its recipe, and the table of what the paper says of it."""
+    """A variant that is to be written: its title, its recipe, and the table of what the paper says of it.
+
+    One that is a control has none; `control` says which it is.
+    """
 
     title: str
     recipe: Recipe
     paper: Mapping[str, Any] = field(default_factory=dict)
+    control: str = ""
 
 
 def experiment_to_toml(
@@ -31,7 +35,8 @@ def experiment_to_toml(
     blocks = [tables_to_toml({**({"seeds": list(seeds)} if seeds else {}), **common})]
     for variant, tables in zip(variants, every, strict=True):
         own = {part: rest for part in PARTS if (rest := _rest(tables[part], common.get(part, {})))}
-        blocks.append(_block("variant", {"title": variant.title, **own, "paper": dict(variant.paper)}))
+        told = {"control": variant.control} if variant.control else {"paper": dict(variant.paper)}
+        blocks.append(_block("variant", {"title": variant.title, **own, **told}))
     return "\n".join([*blocks, *(_block("quoted", row) for row in quoted)])
 
 

@@ -88,7 +88,10 @@ def _over_rounds(pane: Pane, rows: Sequence[Row]) -> list[Plain]:
             if key in row.variant.paper.figures:
                 at = float(row.paper_rounds or row.variant.own_rounds)
                 lines.append(_line(title, [(at, [row.variant.paper.figures[key][0]])], PAPER))
-    return _pane(pane, lines)
+    ours = [x for line in lines if line["from"] != PAPER and not line.get("level") for x in line["x"]]
+    paper = [x for line in lines if line["from"] == PAPER for x in line["x"]]
+    short = bool(ours and paper) and min(ours) > 0 and max(paper) > 10 * max(ours)  # a line against the left edge
+    return _pane(pane, lines, log=short)
 
 
 def _shared(runs: Sequence[tuple[Sequence[float], Sequence[float]]], factor: float) -> list[tuple[float, list[float]]]:

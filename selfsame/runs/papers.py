@@ -66,6 +66,11 @@ class Reprint:
         if self.bootstrap < 0:
             raise SelfsameError(f"--bootstrap: must be at least 0, got {self.bootstrap}")
         names = dict.fromkeys(name for exhibit in self.exhibits for name in exhibit.recipes)
+        if self.recipes is not None and not any((self.recipes / f"{name}.toml").is_file() for name in names):
+            wanted = " or ".join(f"{name}.toml" for name in names)
+            raise SelfsameError(
+                f"--recipes {self.recipes}: expected {wanted} there; what is not there is read from recipes/"
+            )
         self._read_first = {name: self._read(name) for name in names}  # what is wrong is said before data is read
         for experiment in self._read_first.values():
             _check(experiment)
@@ -287,7 +292,7 @@ class Reprint:
 
     def _command(self, exhibit: Exhibit) -> str:
         data = ["--path DATA"] if exhibit.recipes else []
-        data += ["--recipes RECIPES"] if exhibit.recipes and self.recipes is not None else []
+        data += [f"--recipes {_shown_place(self.recipes)}"] if exhibit.recipes and self.recipes is not None else []
         chosen = [f"--only {shlex.quote(text)}" for text in self.only] if exhibit.recipes else []
         set_to = [_typed(one) for one in self.changed]
         drawn = [f"--bootstrap {self.bootstrap}"] if exhibit.recipes and self.bootstrap != REPLICATES else []
@@ -413,6 +418,12 @@ def _figures(exhibit: Exhibit, rows: Sequence[Row]) -> list[str]:
     """The figures of an exhibit's page."""
     wanted = (*exhibit.figures, *exhibit.beside)
     return [key for key in figures_of(rows, exhibit.beside) if key in wanted or not wanted]
+
+
+def _shown_place(folder: Path) -> str:
+    """A folder as a page names it: as it was given, but for places of this machine."""
+    given = folder.as_posix()
+    return shlex.quote(given) if not folder.is_absolute() and ".." not in folder.parts else "RECIPES"
 
 
 def _file(exhibit: Exhibit) -> str:

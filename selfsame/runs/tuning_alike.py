@@ -32,7 +32,9 @@ class Alike:
             if contest.best is not None:
                 mine, paper = tuning.measured(contest.best)
                 seeds.add(mine)
-                variants.append(Written(contest.variant, tuning.chosen_recipe(contest.best), paper))
+                variant = tuning.task.variant
+                control = variant.control if variant is not None else ""
+                variants.append(Written(contest.variant, tuning.chosen_recipe(contest.best), paper, control))
         if variants:  # seeds stand at the top of the file, so they are the same for all
             text = chosen_alike(contests, variants, next(iter(seeds)), self.tunings[0].task.file)
             write(self.folder / "chosen.toml", text)

@@ -309,7 +309,7 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame, monkeypatch):
     variants = {one["title"]: one for one in plain["parts"][0]["variants"]}
     assert list(variants) == ["FDML", "untrained network", "fixed vectors"]  # the exceptions are Table II's
     assert variants["FDML"]["rounds"] == 2 and plain["command"].endswith(
-        "--table I --path DATA --recipes RECIPES --share 0.5"
+        "--table I --path DATA --recipes mine --share 0.5"
     )
     assert list(variants["FDML"]["figures"]) == ["vii_c", "eer_seen", "eer"]
     for title, folder in (("FDML", "01-fdml"), ("fixed vectors", "control-fixed")):
@@ -364,7 +364,7 @@ def test_only_names_variants_of_any_recipe(selfsame):
     code, _, err = selfsame(*words, "ResNet-56")
     assert code == 0, err
     command = json.loads(Path("p/table-1.json").read_text())["command"]
-    assert command == "selfsame paper fedaws --table 1 --path DATA --recipes RECIPES --only ResNet-56"
+    assert command == "selfsame paper fedaws --table 1 --path DATA --recipes mine --only ResNet-56"
     parts = json.loads(Path("p/table-1.json").read_text())["parts"]
     ended = {one["title"]: one["ended"] for part in parts for one in part["variants"]}
     assert ended == {"ResNet-8": [False], "ResNet-56": [True], "untrained network": [False]}
@@ -520,7 +520,10 @@ def test_nothing_can_be_run(selfsame):
         (("nosuch.json",), "nosuch.json: No such file"),
         (("mine/other.json",), "mine/other.json: not the JSON of a page of `selfsame paper` (formats 2 to 4)"),
         (("mine/other.json", "--table", "4"), "made anew from its JSON alone"),
-        (("fedhide", "--recipes", "empty"), "name the folder of recipes with --recipes"),
+        (
+            ("fedhide", "--recipes", "empty"),
+            "--recipes empty: expected fedhide-cifar100.toml or fedhide-voxceleb1.toml",
+        ),
     ],
 )
 def test_bad_input_is_one_line(words, said, selfsame):
@@ -587,10 +590,12 @@ def test_a_quoted_row_stands_before_the_controls(selfsame):
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_every_exhibit_has_its_recipes(name):
+def test_every_exhibit_has_its_recipes(name, tmp_path):
     for exhibit in find_exhibits(name):
         for recipe in exhibit.recipes:
-            experiment = read_experiment(recipe_file(Path(__file__).parents[2] / "recipes", recipe))
+            usual = recipe_file(Path(__file__).parents[2] / "recipes", recipe)
+            assert recipe_file(tmp_path, recipe).samefile(usual)  # a folder of other recipes
+            experiment = read_experiment(usual)
             for variant in experiment.variants:  # how settings were chosen is said of each, as a sentence goes on
                 words = variant.paper.chosen
                 assert words and not words.endswith("."), (recipe, variant.title)

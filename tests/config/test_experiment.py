@@ -88,6 +88,22 @@ def test_what_decides_figures_has_a_digest(tmp_path):
     assert found.digest == hashlib.sha256(words.encode()).hexdigest()  # of the file, whatever the command line says
 
 
+def test_a_control_of_a_recipe_is_one_of_ours(tmp_path):
+    text = '[paper]\nwhere = "T"\n[[variant]]\nmethod = { name = "fedhide" }\n'
+    own = '[[variant]]\ncontrol = "fixed vectors"\nmethod = { name = "fixed" }\nlocal = { lr = 0.5 }\n'
+    hide, fixed = read_experiment(written(tmp_path, text + own)).variants
+    assert (hide.control, fixed.control, fixed.title) == ("", "fixed vectors", "fixed vectors")
+    assert fixed.recipe.local.lr == 0.5 and fixed.paper.figures == {}
+    for other in ("untrained network", "fixed", ""):
+        bad = text + own.replace('"fixed vectors"', f'"{other}"')
+        if other:
+            with pytest.raises(SelfsameError, match='expected "fixed vectors" or "no negative term"'):
+                read_experiment(written(tmp_path, bad))
+    for more in ('paper = { "p@1" = 1.0 }', 'grid = { "local.lr" = [1, 2] }'):
+        with pytest.raises(SelfsameError, match="a control is ours"):
+            read_experiment(written(tmp_path, text + own + more))
+
+
 def test_a_quoted_row_has_figures_and_no_runs(tmp_path):
     text = '[paper]\nwhere = "T"\nchosen = "c"\n[[quoted]]\ntitle = "SLEEC"\npaper = { "p@1" = 90.5 }\n'
     found = read_experiment(written(tmp_path, text))

@@ -12,13 +12,13 @@ from selfsame.config.experiment import Paper, paper_table, read_experiment
 from selfsame.config.recipe import from_mapping
 from selfsame.config.writing import Written, experiment_to_toml, quoted_rows
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
 
 
-@pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", RECIPES, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_every_recipe_is_written_and_read_again(file, tmp_path):
     whole = read_experiment(file)
-    variants = [Written(v.title, v.recipe, paper_table(v.paper, v.own_rounds)) for v in whole.variants]
+    variants = [Written(v.title, v.recipe, paper_table(v.paper, v.own_rounds), v.control) for v in whole.variants]
     seeds = () if whole.variants[0].seeds == (whole.variants[0].recipe.run.seed,) else whole.variants[0].seeds
     again = tmp_path / "again.toml"
     again.write_text(experiment_to_toml(variants, seeds, quoted_rows(file)))
@@ -27,7 +27,8 @@ def test_every_recipe_is_written_and_read_again(file, tmp_path):
     for one, before in zip(found.variants, whole.variants, strict=True):
         assert replace(one.recipe, title="") == replace(before.recipe, title="") and one.seeds == before.seeds
         assert one.paper.figures == before.paper.figures and one.own_rounds == before.own_rounds
-        if before.paper != Paper():
+        assert one.control == before.control
+        if before.paper != Paper() and not one.control:
             rounds = before.own_rounds if before.paper.rounds is None else before.paper.rounds
             assert one.paper == replace(before.paper, rounds=rounds)
     assert [(one.title, one.paper.figures) for one in found.quoted] == [

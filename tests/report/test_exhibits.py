@@ -71,6 +71,16 @@ def test_over_rounds_each_point_is_the_mean_of_its_seeds():
     assert found["untrained", "control"]["level"] and found["untrained", "control"]["y"] == [25]
 
 
+@pytest.mark.parametrize(("rounds", "log"), [(300, False), (301, True)])
+def test_rounds_are_drawn_by_their_ratio_where_the_paper_has_ten_times_as_many(rounds, log):
+    """Else our line would stand against the left edge."""
+    rows = [row("A", seen(history=history(0.1, 0.4, 0.9)), paper={"p@1": (90.0, None)})]
+    rows[0] = replace(rows[0], variant=replace(rows[0].variant, paper=replace(rows[0].variant.paper, rounds=rounds)))
+    rows.append(row("untrained", seen(0.25), number=2, control="untrained network", untrained=True))
+    (pane,) = drawing([ROUNDS], rows, "f.svg", "what")["panes"]
+    assert max(x for line in pane["lines"] for x in line["x"]) == rounds and pane["log"] is log
+
+
 def test_over_a_value_of_the_recipe():
     """As FedAwS's Table 4: numbers in order, then what has none; several figures are several lines."""
     pane = Pane("over", "", "^k", "k", "Precision (%)", ("p@1", "one_class_auroc"), "method.neighbours", "all")
@@ -283,8 +293,9 @@ def out_of_date(plain, recipes):
     (exhibit,) = [one for one in PAPERS[plain["paper"]] if one.name == plain["exhibit"]]
     out = []
     for part in plain["parts"]:
-        now = read_experiment(recipes / f"{part['recipe']}.toml")
-        shown = {one.title: one for one in (*now.variants, *now.quoted) if exhibit.shows(one.title)}
+        named = re.search(r"--recipes recipes/(\S+)", plain["command"])
+        now = read_experiment((recipes / named[1] if named else recipes) / f"{part['recipe']}.toml")
+        shown = {one.title: one for one in (*now.variants, *now.quoted) if exhibit.shows(one.title) and not one.control}
         told = {one["title"]: one for one in part["variants"] if not one["control"]}
         out += [f"{title}: is not in both" for title in shown.keys() ^ told.keys()]
         for title in shown.keys() & told.keys():
