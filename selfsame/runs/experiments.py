@@ -25,7 +25,7 @@ from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
 from selfsame.runs.course import Run, ended_early
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import fitting, load_run, placed, start
+from selfsame.runs.run import fitting, load_run, order, placed, start
 from selfsame.runs.stopping import Stop, never
 from selfsame.runs.summary import keep_view, read_view
 from selfsame.runs.untrained import untrained_view
@@ -185,8 +185,9 @@ class Campaign:
 
     def make_ready(self, job: Job, federation: Federation) -> None:
         """Write what a process of its own needs to begin the run, or to go on with it elsewhere."""
-        new = not (job.folder / "recipe.toml").is_file()
-        if new or self._moved(job) or self._elsewhere(job):  # processes read both from its recipe
+        if not (job.folder / "recipe.toml").is_file():
+            order(job.recipe, job.folder)
+        elif self._moved(job) or self._elsewhere(job):  # processes read both from its recipe
             self.open(job, federation)
 
     def rows(self) -> list[Row]:

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from selfsame.config.exhibits import FOLDERS, Exhibit, recipe_file
 from selfsame.config.experiment import FIGURES, Experiment, Job, Variant, decided, read_experiment, shortened
 from selfsame.config.recipe import DataPart, Recipe, parse_setting, to_mapping
 from selfsame.data import DATASETS, Federation, checked_options
+from selfsame.data.fingerprint import Fingerprint
 from selfsame.errors import SelfsameError
 from selfsame.files import write
 from selfsame.methods import make
@@ -61,6 +63,7 @@ class Reprint:
     _before: dict[str, Plain] = field(init=False, default_factory=dict)  # the pages of earlier calls
     _written: dict[Path, Plain] = field(init=False, default_factory=dict)
     _loaded: tuple[str, Federation] | None = field(init=False, default=None)
+    _prints: dict[str, tuple[ref[Federation], Fingerprint]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.bootstrap < 0:
@@ -236,7 +239,16 @@ class Reprint:
         if job.variant.untrained:
             return as_untrained(load_run(job.folder, self._loaded[1], trust_code=True, device=job.recipe.run.device))
         place = Path(job.recipe.data.path) if job.recipe.data.path else None  # where the data are now
-        return open_run(job.folder, place, job.recipe.run.device, federation=self._loaded[1], trust_code=True)
+        loaded = self._loaded[1]
+        printed = partial(self._printed, repr(job.recipe.net), loaded)
+        device = job.recipe.run.device
+        return open_run(job.folder, place, device, trust_code=True, federation=loaded, printed=printed)
+
+    def _printed(self, net: str, loaded: Federation, seen: Federation) -> Fingerprint:
+        """The fingerprint of data that were loaded before, `seen` as a network takes them."""
+        if net not in self._prints or self._prints[net][0]() is not loaded:
+            self._prints[net] = ref(loaded), Fingerprint.of(seen)
+        return self._prints[net][1]
 
     def plain(self, exhibit: Exhibit) -> Plain:
         """What an exhibit's page says, ready for JSON.

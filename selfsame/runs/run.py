@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,13 @@ from torch import Tensor
 from selfsame.config.recipe import Recipe, from_mapping, stored_recipe, to_toml
 from selfsame.data import DATASETS, Federation
 from selfsame.data.federation import SAMPLES, read_samples
-from selfsame.data.fingerprint import check_fingerprint, keep_fingerprint
+from selfsame.data.fingerprint import Fingerprint, check_fingerprint, keep_fingerprint
 from selfsame.engine import checkpoint
 from selfsame.engine.enrolling import own_templates
 from selfsame.engine.groups import initially_present
 from selfsame.engine.problem import Problem
 from selfsame.engine.ranks.group import ALONE, Ranks
-from selfsame.engine.setup import keep_first, prepare
+from selfsame.engine.setup import keep_first, prepare, resolve
 from selfsame.engine.state import begin, join
 from selfsame.errors import SelfsameError
 from selfsame.files import read_records, write, write_records
@@ -54,10 +55,27 @@ def start(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORDS).touch()
-        keep_fingerprint(problem.federation, folder)
-        keep_first(problem, folder)
-        write(folder / "recipe.toml", to_toml(problem.recipe).encode())  # the last: with it there is a run
+        _lay_down(problem, folder)  # its recipe is the last: with it there is a run
     return Run(problem, state, folder)
+
+
+def order(recipe: Recipe, folder: Path) -> None:
+    """Write the recipe alone into a new folder: `load_run` begins the run there, in this process or another."""
+    vacant(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "recipe.toml", to_toml(resolve(placed(recipe))).encode())
+
+
+def _ordered(folder: Path) -> bool:
+    """Whether nobody has begun the run there yet."""
+    return not (folder / RECORDS).is_file() and not (folder / "checkpoint").is_dir()
+
+
+def _lay_down(problem: Problem, folder: Path) -> None:
+    """What a run keeps of how it began."""
+    keep_fingerprint(problem.federation, folder)
+    keep_first(problem, folder)
+    write(folder / "recipe.toml", to_toml(problem.recipe).encode())
 
 
 def fitting(recipe: Recipe, federation: Federation | None = None, ranks: Ranks = ALONE) -> Problem:
@@ -110,9 +128,9 @@ def with_data(recipe: Recipe, folder: Path, path: Path | None = None) -> Recipe:
     return recipe
 
 
-def _known(problem: Problem, folder: Path) -> Problem:
+def _known(problem: Problem, folder: Path, printed: Callable[[Federation], Fingerprint] = Fingerprint.of) -> Problem:
     """The problem, if its data is that of the run in this folder; what to know about it is among the data's notes."""
-    notes = (*problem.federation.notes, *check_fingerprint(problem.federation, folder))
+    notes = (*problem.federation.notes, *check_fingerprint(printed(problem.federation), folder))
     return replace(problem, federation=replace(problem.federation, notes=notes))
 
 
@@ -125,7 +143,7 @@ def load_run(
     rounds: int | None = None,
     device: str | None = None,
 ) -> Run:
-    """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet.
+    """A run as its folder has it: from the last checkpoint, or from the beginning if there is none yet, or an order.
 
     `path`: where its data is now, `rounds`: how many it shall have, `device`: where it goes on; its recipe says so from
     then on. With several ranks, each calls this; rank 0 reads the folder and tells the others.
@@ -144,8 +162,12 @@ def load_run(
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
-    problem = prepare(recipe, federation, ranks, folder=folder)
-    if ranks.first:
+    new = not ranks.active and _ordered(folder)
+    problem = prepare(recipe, federation, ranks, folder=None if new else folder)
+    if new:
+        _lay_down(problem, folder)
+        (folder / RECORDS).touch()  # the last: until then nobody has begun it
+    elif ranks.first:
         problem = _known(problem, folder)
         if changed:
             write(folder / "recipe.toml", to_toml(problem.recipe).encode())
@@ -173,11 +195,13 @@ def open_run(
     *,
     as_trained: bool = False,
     federation: Federation | None = None,
+    printed: Callable[[Federation], Fingerprint] = Fingerprint.of,
 ) -> Run:
     """The run as its last checkpoint has it, to be looked at: nothing in the folder is changed or compiled.
 
     With `exact`, networks run in the precision of their parameters. `best`: the checkpoint that validated best.
-    `as_trained`: without the layer of a network that was whitened. `federation`: its data, where it is loaded already.
+    `as_trained`: without the layer of a network that was whitened. `federation`: its data, where it is loaded already,
+    and `printed` what is known of its fingerprint, which takes a while.
     """
     recipe = stored_recipe(folder, trust_code)
     if as_trained:
@@ -194,7 +218,7 @@ def open_run(
     recipe = replace(recipe if path is None else placed(recipe, path), run=part)
     if served:  # what is known of it is the network at its end, in which nothing is constant
         return _open_served(replace(recipe, net=recipe.net.merged), folder)
-    problem = _known(prepare(with_data(recipe, folder), federation, folder=folder), folder)
+    problem = _known(prepare(with_data(recipe, folder), federation, folder=folder), folder, printed)
     present = checkpoint.peek(saved)["present"]
     if not 1 <= present <= problem.world.clients:
         raise SelfsameError(f"{saved}: {present} clients had registered, the data has {problem.world.clients}")

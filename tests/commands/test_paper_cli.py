@@ -14,6 +14,7 @@ from selfsame.commands import progress
 from selfsame.commands.paper import paper
 from selfsame.config.exhibits import PAPERS, find_exhibits, recipe_file
 from selfsame.config.experiment import read_experiment
+from selfsame.data.fingerprint import Fingerprint
 from selfsame.errors import SelfsameError
 from selfsame.measure.protocols import Portions
 from selfsame.report.exhibit_page import MARK, exhibit_files, exhibit_markdown
@@ -464,6 +465,15 @@ def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
     assert "Of 1 ended runs this page lacks intervals, curves or accuracies yet." in first["remarks"]
     assert "Of 1 ended runs this page lacks intervals, curves or accuracies yet." in second["remarks"]
     assert last["variants"][1]["figures"]["p@1"]["interval"] and not [one for one in last["remarks"] if "lacks" in one]
+
+
+def test_data_are_looked_at_once_for_all_runs_of_a_network(selfsame, monkeypatch):
+    """Before, each was made ready, and measured, with a fingerprint of its own: seconds on a GPU at work."""
+    taken, take = [], Fingerprint.of
+    monkeypatch.setattr(Fingerprint, "of", lambda federation: taken.append(federation) or take(federation))
+    words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
+    assert selfsame(*words, "--jobs", "2")[0] == 0
+    assert len(list(Path("p").glob("*/*fixed*/exhibit.json"))) == 2 and len(taken) == 1
 
 
 def test_what_is_damaged_of_an_ended_run_is_said_before_others_are_trained(selfsame, monkeypatch):

@@ -19,7 +19,7 @@ from selfsame.runs.claim import claimed
 from selfsame.runs.experiments import Campaign, train_at_once
 from selfsame.runs.loop import carry_on
 from selfsame.runs.parallel import resume_all
-from selfsame.runs.run import start
+from selfsame.runs.run import load_run, order, start
 from selfsame.runs.summary import read_view
 
 
@@ -240,3 +240,33 @@ def test_a_run_that_was_killed_as_it_began_begins_anew(at, tmp_path, monkeypatch
         (tmp_path / "other" / name).write_text("{}")
         with pytest.raises(SelfsameError, match="is there already"):
             start(tables("fixed"), tmp_path / "other")
+
+
+def test_a_run_that_is_ordered_is_the_one_that_is_started(tmp_path):
+    """Whoever begins several runs writes their recipes alone; each process does the rest, at the same time."""
+    started = start(tables("fedgn"), tmp_path / "started")
+    order(tables("fedgn"), tmp_path / "ordered")
+    assert [place.name for place in (tmp_path / "ordered").iterdir()] == ["recipe.toml"]
+    begun = load_run(tmp_path / "ordered")
+    assert begun.state.theta_P.equal(started.state.theta_P) and begun.state.round == 0
+    for place in (tmp_path / "started").iterdir():
+        assert (tmp_path / "ordered" / place.name).read_bytes() == place.read_bytes()
+    with pytest.raises(SelfsameError, match="is there already"):
+        order(tables("fedgn"), tmp_path / "ordered")
+
+
+@pytest.mark.parametrize("at", ["data.json", "recipe.toml"])
+def test_a_run_that_was_killed_between_its_order_and_its_beginning(at, tmp_path, monkeypatch):
+    order(tables("fixed"), tmp_path / "run")
+
+    def killed(draft, path, replace=os.replace):
+        if Path(path).name == at:
+            raise KeyboardInterrupt
+        replace(draft, path)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("selfsame.files.os.replace", killed)
+        load_run(tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert not load_run(tmp_path / "run").problem.federation.notes  # none that its data are unknown
+    assert (tmp_path / "run" / "data.json").is_file()
