@@ -63,6 +63,7 @@ def order(recipe: Recipe, folder: Path) -> None:
     """Write the recipe alone into a new folder: `load_run` begins the run there, in this process or another."""
     vacant(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / RECORDS).unlink(missing_ok=True)  # of one that was killed as it began
     write(folder / "recipe.toml", to_toml(resolve(placed(recipe))).encode())
 
 

@@ -216,8 +216,9 @@ def test_what_does_not_fit_is_said_before_the_first_run(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("begin", [start, order])
 @pytest.mark.parametrize("at", ["data.json", "recipe.toml"])
-def test_a_run_that_was_killed_as_it_began_begins_anew(at, tmp_path, monkeypatch):
+def test_a_run_that_was_killed_as_it_began_begins_anew(at, begin, tmp_path, monkeypatch):
     """Before, it went on without data.json for good, or every later call refused the folder."""
 
     class Killed(BaseException):
@@ -233,13 +234,14 @@ def test_a_run_that_was_killed_as_it_began_begins_anew(at, tmp_path, monkeypatch
         patch.setattr("selfsame.files.os.replace", killed)
         start(tables("fixed"), tmp_path / "run")
     assert not (tmp_path / "run" / "recipe.toml").exists() and (tmp_path / "run" / f".{at}.0123456789abcdef").exists()
-    start(tables("fixed"), tmp_path / "run")
+    begin(tables("fixed"), tmp_path / "run")
+    assert not load_run(tmp_path / "run").problem.federation.notes  # none that its data are unknown
     assert (tmp_path / "run" / "data.json").is_file() and (tmp_path / "run" / "recipe.toml").is_file()
     (tmp_path / "other").mkdir()
     for name in ("data.json", "metrics.jsonl"):  # somebody's own
         (tmp_path / "other" / name).write_text("{}")
         with pytest.raises(SelfsameError, match="is there already"):
-            start(tables("fixed"), tmp_path / "other")
+            begin(tables("fixed"), tmp_path / "other")
 
 
 def test_a_run_that_is_ordered_is_the_one_that_is_started(tmp_path):
