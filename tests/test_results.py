@@ -1001,3 +1001,21 @@ def test_how_fedmetric_carries_over_is_what_the_kept_runs_say(data, begin):
         )
         cells = [", ".join(f"{100 * line[figure]:.1f}" for line in some) for figure in ("eer", "p@1")]
         assert len(some) == 3 and f"| {title} | {' | '.join(cells)} |" in rows
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kept"),
+    [
+        ("feduv-fig4-audiomnist", "feduv-speakers"),
+        ("feduv-fig4-lfw", "feduv-lfw-long"),
+        ("tuned/feduv-fig4-mnist-uv", "feduv-writers"),
+    ],
+)
+def test_recipes_of_feduvs_fig_4_have_the_rates_that_people_set_apart_chose(recipe, kept):
+    lines = [json.loads(line) for line in (KEPT / f"{kept}.jsonl").read_text().splitlines()]
+    for variant in read_experiment(ROOT / "recipes" / f"{recipe}.toml").variants:
+        tried = [line for line in lines if {"phase": "choose", "method": variant.title}.items() <= line["key"].items()]
+        assert len(tried) == 8 and len({line["lr"] for line in tried}) == 8
+        assert variant.recipe.local.lr == min(tried, key=lambda line: line["eer"])["lr"], variant.title
+        asked = {key: value for key, value in tried[0]["options"].items() if key != "name"}
+        assert asked == variant.recipe.method.options

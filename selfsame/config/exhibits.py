@@ -64,7 +64,7 @@ class Exhibit:
 
 
 _HIDE = ("fedhide-cifar100", "fedhide-voxceleb1", "fedhide-vggface2")
-_UV = ("feduv-fig4-mnist-uv", "feduv-fig4-celeba", "feduv-fig4-voxceleb", "feduv-fig4-audiomnist")
+_UV = ("feduv-fig4-mnist-uv", "feduv-fig4-celeba", "feduv-fig4-voxceleb", "feduv-fig4-audiomnist", "feduv-fig4-lfw")
 _SMALL = ("delicious", "bibtex", "corel5k")  # sets of labels that stand in for the paper's larger ones
 _XC = ("fedaws-table3-amazoncat", "fedaws-table3-amazon670k", "fedaws-table3-wikilshtc")
 _PS = ("p@1", "p@3", "p@5")
