@@ -921,13 +921,13 @@ def test_what_is_said_of_the_controls_of_labels_is_on_their_pages():
 def test_table_1_on_a_tenth_of_cifar10_is_what_the_kept_runs_say():
     lines = [json.loads(line) for line in (KEPT / "table1-cifar10.jsonl").read_text().splitlines()]
     text = (RESULTS / "mnist.md").read_text(encoding="utf-8").split("# CIFAR-10, FedAwS's Table 1")[1]
-    assert len(lines) == 24
+    assert len(lines) == 31
     columns = [("fixed", 5e-4, None), ("fixed", 1e-3, None), ("fedaws", 1e-3, 0.1), ("fedaws", 1e-3, 10),
-               ("softmax", 5e-4, None), ("softmax", 1e-3, None)]  # fmt: skip
+               ("without", 5e-4, 0), ("without", 1e-3, 0), ("softmax", 5e-4, None), ("softmax", 1e-3, None)]  # fmt: skip
     tried = [line for line in lines if line["phase"] == "choose"]
     best = {
         name: max((one for one in tried if one["method"] == name), key=lambda line: line["p@1"])
-        for name in ("fixed", "fedaws", "softmax")
+        for name in ("fixed", "fedaws", "without", "softmax")
     }
     for rate in (0.1, 0.3):
         cells = []
@@ -940,8 +940,9 @@ def test_table_1_on_a_tenth_of_cifar10_is_what_the_kept_runs_say():
             cells.append(f"**{figure}**" if line in best.values() else figure)
         assert f"| {rate} | {' | '.join(cells)} |" in text
     titles = {"positive-only": "Baseline-1 (positives alone; 500 rounds)", "fixed": "Baseline-2 (fixed)",
-              "fedaws": "FedAwS, lambda 0.1", "softmax": "softmax (oracle)"}  # fmt: skip
-    paper = {variant.recipe.method.name: variant.paper.figures["p@1"][0]
+              "fedaws": "FedAwS, lambda 0.1", "without": "the same without the spread term (control)",
+              "softmax": "softmax (oracle)"}  # fmt: skip
+    paper = {variant.recipe.method.name: f"{variant.paper.figures['p@1'][0]:.1f}"
              for variant in read_experiment(ROOT / "recipes" / "fedaws-table1-cifar10.toml").variants
              if variant.title.endswith("ResNet-8")}  # fmt: skip
     for name, title in titles.items():
@@ -952,7 +953,7 @@ def test_table_1_on_a_tenth_of_cifar10_is_what_the_kept_runs_say():
             wanted = {key: best[name].get(key) for key in ("lr", "weight_decay", "lambda", "rounds")}
             assert all({key: line.get(key) for key in wanted} == wanted for line in some)
         said = f"{statistics.fmean(found):.1f} ± {(max(found) - min(found)) / 2:.1f}"
-        assert f"| {title} | {paper[name]:.1f} | {said} | {some[0]['lr']:g}, 1e-3" in text, (title, said)
+        assert f"| {title} | {paper.get(name, '–')} | {said} | {some[0]['lr']:g}, 1e-3" in text, (title, said)
 
 
 def test_weights_of_the_negative_term_are_what_the_kept_runs_say(monkeypatch, capsys):
