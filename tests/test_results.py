@@ -923,7 +923,8 @@ def test_table_1_on_a_tenth_of_cifar10_is_what_the_kept_runs_say():
     text = (RESULTS / "mnist.md").read_text(encoding="utf-8").split("# CIFAR-10, FedAwS's Table 1")[1]
     assert len(lines) == 31
     columns = [("fixed", 5e-4, None), ("fixed", 1e-3, None), ("fedaws", 1e-3, 0.1), ("fedaws", 1e-3, 10),
-               ("without", 5e-4, 0), ("without", 1e-3, 0), ("softmax", 5e-4, None), ("softmax", 1e-3, None)]  # fmt: skip
+               ("without", 5e-4, 0), ("without", 1e-3, 0),
+               ("softmax", 5e-4, None), ("softmax", 1e-3, None)]  # fmt: skip
     tried = [line for line in lines if line["phase"] == "choose"]
     best = {
         name: max((one for one in tried if one["method"] == name), key=lambda line: line["p@1"])
@@ -1020,3 +1021,36 @@ def test_recipes_of_feduvs_fig_4_have_the_rates_that_people_set_apart_chose(reci
         assert variant.recipe.local.lr == min(tried, key=lambda line: line["eer"])["lr"], variant.title
         asked = {key: value for key, value in tried[0]["options"].items() if key != "name"}
         assert asked == variant.recipe.method.options
+
+
+def test_feduvs_fig_3_has_what_the_kept_runs_chose_and_its_page_says():
+    lines = [json.loads(line) for line in (KEPT / "feduv-fig3.jsonl").read_text().splitlines()]
+    text, page = (RESULTS / "writers.md").read_text(encoding="utf-8"), _page("feduv/figure-3")
+    tried = {(line["row"], line["lr"]): line["p@1"] for line in lines}
+    assert len(tried) == len(lines) == 16
+    negatives = "FedUV(127) with negatives, lambda "
+    rows = {"FedUV(127)": "0", **{f"{negatives}{weight}": weight for weight in ("0.01", "0.1", "1")},
+            "fixed vectors": "fixed vectors, the control"}  # fmt: skip
+    best = {row: max((key for key in tried if key[0] == row), key=lambda key: tried[key])[1] for row in rows}
+
+    def cell(title):
+        one = page.get(title, {}).get("p@1")
+        if one is None:
+            return ""
+        assert len(one["values"]) == 3
+        return f"{one['measured']:.1f} ± {one['half_range']:.1f}"
+
+    for row, name in rows.items():
+        cells = []
+        for rate in (0.1, 0.3, 1.0, 3.0):
+            figure = f"{100 * tried[row, rate]:.1f}" if (row, rate) in tried else ""
+            cells.append(f"**{figure}**" if best[row] == rate else figure)
+        cells += [cell(row), cell(f"{row}, a fifth joins half-way")]
+        assert f"| {name} | {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |") in text
+    recipe = ROOT / "recipes" / "tuned" / "feduv-fig3-mnist-uv.toml"
+    variants = read_experiment(recipe).variants
+    for variant in variants:
+        assert variant.recipe.local.lr == best[variant.title.removesuffix(", a fifth joins half-way")]
+    late = [variant.title for variant in variants if variant.recipe.cohort.late]
+    assert len(late) == 2 and all(page[title]["p@1"] != page[title.split(", a fifth")[0]]["p@1"] for title in late)
+    assert f"best as well, with {100 * tried[f'{negatives}1', 1.0]:.1f} %" in text

@@ -83,6 +83,8 @@ def fitting(recipe: Recipe, federation: Federation | None = None, ranks: Ranks =
     """The problem of a run that may begin; what does not fit is said."""
     if recipe.net.digest and not recipe.net.start:
         raise SelfsameError("net.digest: of which file? Name it with net.start")
+    if recipe.cohort.late and not recipe.cohort.join_round:
+        raise SelfsameError(f"cohort.late: {recipe.cohort.late:g} of the clients join, at which cohort.join_round?")
     problem = prepare(placed(recipe), federation, ranks)
     _check_patience(problem)
     return problem

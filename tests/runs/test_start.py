@@ -7,6 +7,7 @@ import torch
 from test_run import Stopped, a_recipe, digits, stop_after  # noqa: F401
 
 from selfsame.cli import main
+from selfsame.config.recipe import from_mapping
 from selfsame.engine.checkpoint import read_tensors
 from selfsame.errors import SelfsameError
 from selfsame.export.trained import RunEmbedder
@@ -130,3 +131,13 @@ def test_what_training_has_to_beat_is_said(digits, before, tmp_path):  # noqa: F
         assert not any("too few" in one for one in said)
     plain = carry_on(start(a_recipe("fedhide", net=SMALL, run={"rounds": 1}), None, digits))
     assert "first_eer" not in plain.final and "before training" not in view(plain).facts
+
+
+def test_who_joins_late_joins_at_a_round():
+    """Before, a share without a round was left out in silence, and everybody was there from the start."""
+    tables = {"method": {"name": "fixed"}, "data": {"name": "digits", "turns": 1}, "cohort": {"late": 0.2}}
+    with pytest.raises(SelfsameError, match=r"cohort\.late: 0\.2 of the clients join, at which cohort\.join_round"):
+        start(from_mapping(tables))
+    tables["cohort"]["join_round"] = 2
+    run = start(from_mapping(tables))
+    assert 0 < run.state.present < run.problem.world.clients
