@@ -54,15 +54,16 @@ def draw_exhibit(drawing: Plain) -> Figure:
     groups = [[pane] for pane in panes] if apart else [panes]
     legends = [_Legend.of(group, _WIDE if apart else _WIDE * across) for group in groups]
     legend = max(one.high for one in legends)
+    pane_wide = max(_WIDE, max(one.wide for one in legends) / (1 if apart else across))
     cell = _HIGH + (legend if apart else 0.0)
-    wide, high = _WIDE * across, cell * down + (0.0 if apart else legend)
+    wide, high = pane_wide * across, cell * down + (0.0 if apart else legend)
     figure = Figure(figsize=(wide, high))
     for number, pane in enumerate(panes):
         row, column = divmod(number, across)
         edge = 0.1 if pane["kind"] == "space" else 0.66
         bottom = high - row * cell - _HIGH + 0.5
         ax = figure.add_axes(
-            ((column * _WIDE + edge) / wide, bottom / high, (_WIDE - edge - 0.14) / wide, (_HIGH - 0.8) / high)
+            ((column * pane_wide + edge) / wide, bottom / high, (pane_wide - edge - 0.14) / wide, (_HIGH - 0.8) / high)
         )
         _space(ax, pane) if pane["kind"] == "space" else _lines(ax, pane, groups[number if apart else 0])
         ax.set_title(clean(pane["title"]), fontsize=10)
@@ -83,8 +84,12 @@ class _Legend:
     @classmethod
     def of(cls, panes: Sequence[Plain], wide: float) -> _Legend:
         keys = _keys(panes)
-        widest = max((len(title) for title, _ in keys), default=1)
-        return cls(keys, max(1, int(wide / (0.55 + _LETTER * widest))))
+        return cls(keys, max(1, int(wide / _column(keys))))
+
+    @property
+    def wide(self) -> float:
+        """Inches."""
+        return self.columns * _column(self.keys)
 
     @property
     def high(self) -> float:
@@ -96,6 +101,11 @@ class _Legend:
         """For matplotlib."""
         handles, labels = [handle for _, handle in self.keys], [clean(title) for title, _ in self.keys]
         return {"handles": handles, "labels": labels, "ncols": self.columns, "frameon": False, "fontsize": 8.5}
+
+
+def _column(keys: Sequence[tuple[str, Line2D]]) -> float:
+    """Inches that the widest of them takes."""
+    return 0.55 + _LETTER * max((len(title) for title, _ in keys), default=1)
 
 
 def _separate(panes: Sequence[Plain]) -> bool:

@@ -208,6 +208,19 @@ def test_what_is_drawn_is_what_the_numbers_say():
     } <= titles
 
 
+@pytest.mark.parametrize("title", ["A", "FedUV(127) with negatives, lambda 0.1, a fifth joins half-way, training"])
+def test_a_long_title_makes_a_figure_wider(title):
+    """Before, the legend of a single pane was cut off at both sides."""
+    line = {"title": title, "from": "ours", "x": [1, 2], "y": [1.0, 2.0], "low": [], "high": []}
+    pane = {"kind": "lines", "title": "", "x": "Round", "y": "Accuracy (%)", "lines": [line]}
+    figure = draw_exhibit({"panes": [pane]})
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 and box.x1 <= whole.x1
+    assert (figure.get_figwidth() > 4.0) == (len(title) > 1)
+
+
 def test_panes_without_a_line_in_common_have_legends_of_their_own():
     panes = [Pane("rounds", "", f"^{name}", "Round", "%", ("p@1",)) for name in "AB"]
     rows = [row(name, seen(history=history(0.1, 0.5)), number=n) for n, name in enumerate("AB")]
