@@ -165,7 +165,7 @@ def load_run(
         recipe = from_mapping(tomllib.loads(ranks.hear(to_toml(recipe))))
     if (folder / SAMPLES).is_file():
         raise SelfsameError(f"{folder}: a run on devices; `selfsame cluster resume` or `flwr run` goes on with it")
-    new = not ranks.active and _ordered(folder)
+    new = ranks.first and _ordered(folder)
     problem = prepare(recipe, federation, ranks, folder=None if new else folder)
     if new:
         _lay_down(problem, folder)
