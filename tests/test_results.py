@@ -94,7 +94,7 @@ def test_table_1_of_fedaws_is_what_the_kept_runs_and_its_page_say():
         same = next(line["p@1"] for line in tried if wanted.items() <= line.items())
         figures = [shown[False, 8], shown[True, 8], same]
         assert f"| {title} | {' | '.join(f'{100 * figure:.1f}' for figure in figures)} |" in text
-    page = _page("fedaws/table-1")
+    page = _page("fedaws/table-1", "fedaws-table1-cifar100")
     titles = {"Baseline-1": "Baseline-1 (positives alone; 1,000 rounds)", "Baseline-2": "Baseline-2 (fixed)",
               "FedAwS": "FedAwS", "softmax": "softmax (oracle)"}  # fmt: skip
     for name, title in titles.items():
@@ -137,7 +137,7 @@ def test_fedmetrics_table_2_is_what_the_kept_runs_say(monkeypatch, capsys):
 
 def test_what_is_said_of_fedmetrics_table_2_is_on_its_page():
     page = json.loads((RESULTS / "papers/fedmetric/table-2.json").read_text(encoding="utf-8"))
-    (part,) = page["parts"]
+    (part,) = (part for part in page["parts"] if part["recipe"] == "fedmetric-table2-mnist")
     mean = {one["title"]: one["figures"]["one_class_auroc"]["measured"] for one in part["variants"]}
     said = (RESULTS / "mnist.md").read_text(encoding="utf-8")
     assert "FedAwS and FedUV exceed the paper's columns" in said and mean["FedAwS"] > 99.6 and mean["FedUV"] > 99.7
@@ -719,9 +719,17 @@ def test_the_readmes_rows_of_tuned_methods_are_in_the_kept_runs():
     assert ", ".join(f"{name} {value:.1f} %" for name, value in writers.items()) + " |" in text
 
 
-def _page(name):
+def _page(name, recipe=""):
     page = json.loads((RESULTS / "papers" / f"{name}.json").read_text(encoding="utf-8"))
-    return {one["title"]: one["figures"] for part in page["parts"] for one in part["variants"]}
+    parts = [part for part in page["parts"] if not recipe or part["recipe"] == recipe]
+    return {one["title"]: one["figures"] for part in parts for one in part["variants"]}
+
+
+def _cell(figure, interval=False):
+    """'63.7 ± 1.9 [61.0, 66.0]', of three seeds."""
+    assert len(figure["values"]) == 3 and None not in figure["values"]
+    said = f"{figure['measured']:.1f} ± {figure['half_range']:.1f}"
+    return said + (" [{:.1f}, {:.1f}]".format(*figure["interval"]["mean"]) if interval and figure["interval"] else "")
 
 
 def test_what_is_said_of_all_17_rows_is_on_their_page():
@@ -812,6 +820,7 @@ def test_what_is_said_of_fedmetrics_figures_on_cifar10_is_on_their_pages():
 def test_what_fedmetric_and_deepsvdd_have_on_cifar10_is_what_the_kept_runs_say():
     lines = [json.loads(line) for line in (KEPT / "fedmetric-cifar10.jsonl").read_text().splitlines()]
     text = (RESULTS / "mnist.md").read_text(encoding="utf-8")
+    plain = text.replace("**", "").replace("| | | | ", "| ")  # without the rates that these did not try
     fig2 = _page("fedmetric/figure-2")
 
     def of(phase, **key):
@@ -837,7 +846,7 @@ def test_what_fedmetric_and_deepsvdd_have_on_cifar10_is_what_the_kept_runs_say()
             one = fig2["true, negative_weight 0.1"]["one_class_auroc"]
             shown = f"{one['measured']:.1f} ± {one['half_range']:.1f}"
             assert f"*true* would have {min(rates):g} ({spread[name]} on the test)" in text
-        assert len(some) == 3 and f"{said} {best} | {shown} |" in text.replace("**", "")
+        assert len(some) == 3 and f"{said} {best} | {shown} |" in plain
     rates = (0.0001, 0.0003, 0.001, 0.003)
     for width, best in ((64, 0.001), (32, 0.0003)):
         said = row(f"DeepSVDD, {width}-d", 64.8, rates, best, variant="DeepSVDD", **{"net.width": width})
@@ -919,42 +928,137 @@ def test_what_is_said_of_the_controls_of_labels_is_on_their_pages():
 
 
 def test_table_1_on_a_tenth_of_cifar10_is_what_the_kept_runs_say():
+    """Six settings of each method and network: the recipe has the best, the text all of them and the page's figures."""
     lines = [json.loads(line) for line in (KEPT / "table1-cifar10.jsonl").read_text().splitlines()]
     text = (RESULTS / "mnist.md").read_text(encoding="utf-8").split("# CIFAR-10, FedAwS's Table 1")[1]
-    assert len(lines) == 31
-    columns = [("fixed", 5e-4, None), ("fixed", 1e-3, None), ("fedaws", 1e-3, 0.1), ("fedaws", 1e-3, 10),
-               ("without", 5e-4, 0), ("without", 1e-3, 0),
-               ("softmax", 5e-4, None), ("softmax", 1e-3, None)]  # fmt: skip
-    tried = [line for line in lines if line["phase"] == "choose"]
-    best = {
-        name: max((one for one in tried if one["method"] == name), key=lambda line: line["p@1"])
-        for name in ("fixed", "fedaws", "without", "softmax")
-    }
-    for rate in (0.1, 0.3):
-        cells = []
-        for column in columns:
-            (line,) = (
-                one for one in tried
-                if one["lr"] == rate and (one["method"], one["weight_decay"], one.get("lambda")) == column
-            )  # fmt: skip
-            figure = f"{100 * line['p@1']:.1f}"
-            cells.append(f"**{figure}**" if line in best.values() else figure)
-        assert f"| {rate} | {' | '.join(cells)} |" in text
-    titles = {"positive-only": "Baseline-1 (positives alone; 500 rounds)", "fixed": "Baseline-2 (fixed)",
-              "fedaws": "FedAwS, lambda 0.1", "without": "the same without the spread term (control)",
-              "softmax": "softmax (oracle)"}  # fmt: skip
-    paper = {variant.recipe.method.name: f"{variant.paper.figures['p@1'][0]:.1f}"
-             for variant in read_experiment(ROOT / "recipes" / "fedaws-table1-cifar10.toml").variants
-             if variant.title.endswith("ResNet-8")}  # fmt: skip
+    page = _page("fedaws/table-1", "fedaws-table1-cifar10")
+    variants = read_experiment(ROOT / "recipes" / "tuned" / "fedaws-table1-cifar10.toml").variants
+    assert len(lines) == 48 and {line["rounds"] for line in lines} == {2000}
+    tuned = [variant for variant in variants if not variant.title.startswith("Baseline-1")]
+    for variant in tuned:
+        key = "spread_weight" if variant.title.startswith("FedAwS") else "server.weight_decay"
+        tried = {(one["local.lr"], one[key]): one["p@1"] for one in lines if one["row"] == variant.title}
+        assert len(tried) == 6
+        best = max(tried, key=tried.get)
+        of = variant.recipe.method.options if key == "spread_weight" else {key: variant.recipe.server.weight_decay}
+        assert (variant.recipe.local.lr, of[key]) == best, variant.title
+        cells = [f"**{100 * tried[at]:.1f}**" if at == best else f"{100 * tried[at]:.1f}" for at in sorted(tried)]
+        assert f"| {variant.title} | {' | '.join(cells)} |" in text, (variant.title, cells)
+    assert len(tuned) == 8
+    titles = {"Baseline-1": "Baseline-1 (positives alone)", "Baseline-2": "Baseline-2 (fixed)", "FedAwS": "FedAwS",
+              "without the spread term": "without the spread term (control)", "softmax": "softmax (oracle)",
+              "untrained network, as in FedAwS": "untrained (control)"}  # fmt: skip
     for name, title in titles.items():
-        some = [line for line in lines if line["method"] == name and line["phase"] == "measure"]
-        found = [100 * line["p@1"] for line in some]
-        assert sorted(line["seed"] for line in some) == [0, 1, 2]
-        if name in best:
-            wanted = {key: best[name].get(key) for key in ("lr", "weight_decay", "lambda", "rounds")}
-            assert all({key: line.get(key) for key in wanted} == wanted for line in some)
-        said = f"{statistics.fmean(found):.1f} ± {(max(found) - min(found)) / 2:.1f}"
-        assert f"| {title} | {paper.get(name, '–')} | {said} | {some[0]['lr']:g}, 1e-3" in text, (title, said)
+        cells = []
+        for net in ("ResNet-8", "ResNet-32"):
+            one = page[f"{name}, {net}"]["p@1"]
+            cells += ["–" if one["paper"] is None else f"{one['paper']:.1f}", _cell(one, interval=True)]
+        assert f"| {title} | {' | '.join(cells)} |" in text, (title, cells)
+
+    def mean(name, net):
+        return page[f"{name}, {net}"]["p@1"]["measured"]
+
+    gains = [mean("FedAwS", net) - mean("without the spread term", net) for net in ("ResNet-8", "ResNet-32")]
+    assert "worth {:.1f} points with ResNet-8 and {:.1f} with ResNet-32".format(*gains) in text
+    ahead = [mean("FedAwS", "ResNet-32") - mean(name, "ResNet-32") for name in ("softmax", "Baseline-2")]
+    assert "ahead of softmax by {:.1f} points and of fixed vectors by {:.1f}".format(*ahead) in text
+
+
+@pytest.mark.parametrize(("recipe", "data"), [("fedmetric-table2-mnist", "mnist"),
+                                              ("tuned/fedmetric-table2-cifar10", "cifar10")])  # fmt: skip
+def test_table_2_has_what_the_kept_runs_chose(recipe, data):
+    """FedAwS, FedUV and fixed vectors: six rates, or four with each of two k, at the rounds that are shown."""
+    lines = [json.loads(line) for line in (KEPT / "table2-others.jsonl").read_text().splitlines()]
+    text = (RESULTS / "mnist.md").read_text(encoding="utf-8")
+    page, digits = _page("fedmetric/table-2", f"fedmetric-table2-{data}"), 2 if data == "mnist" else 1
+    for variant in read_experiment(ROOT / "recipes" / f"{recipe}.toml").variants:
+        tried = [one for one in lines if (one["data"], one["row"]) == (data, variant.title)]
+        if variant.title not in ("FedAwS", "FedUV", "fixed vectors"):
+            assert not tried
+            continue
+        assert len(tried) == (8 if variant.title == "FedAwS" else 6)
+        assert {one["rounds"] for one in tried} == {variant.recipe.run.rounds}
+        best = max(tried, key=lambda one: one["one_class_auroc"])
+        assert variant.recipe.local.lr == best["local.lr"]
+        assert variant.recipe.method.options.get("neighbours") == best.get("neighbours")
+        for k in {one.get("neighbours") for one in tried}:
+            of = {one["local.lr"]: one for one in tried if one.get("neighbours") == k}
+            shown = [f"{100 * one['one_class_auroc']:.{digits}f}" for _, one in sorted(of.items())]
+            cells = [f"**{said}**" if of[rate] is best else said for rate, said in zip(sorted(of), shown, strict=True)]
+            name = variant.title if k is None else f"FedAwS, k = {k}"
+            rows = [row for row in text.splitlines() if row.startswith(f"| {name}") and " | ".join(cells) in row]
+            assert rows, (name, cells)
+            if data == "cifar10" and of.get(best["local.lr"]) is best:
+                assert rows[0].endswith(f"| {best['local.lr']:g} | {_cell(page[variant.title]['one_class_auroc'])} |")
+    if data == "cifar10":
+        for name in ("pos", "pos+neg(proxy)", "pos+neg(true)", "DeepSVDD"):
+            assert f"| {_cell(page[name]['one_class_auroc'])} |" in text
+        assert f"| – | {_cell(page['untrained network']['one_class_auroc'])} |" in text
+
+
+def test_fig_4_of_feduv_has_the_rates_that_people_set_apart_chose_and_its_page_says():
+    """Writers and speakers, at the rounds that are shown."""
+    lines = [json.loads(line) for line in (KEPT / "feduv-fig4.jsonl").read_text().splitlines()]
+    text = (RESULTS / "writers.md").read_text(encoding="utf-8").split("### Rates chosen at the length")[1]
+    text = text.split("### On faces")[0]
+    for recipe, data in (("tuned/feduv-fig4-mnist-uv", "mnist_uv"), ("feduv-fig4-audiomnist", "audiomnist")):
+        page = _page("feduv/figure-4", recipe.rpartition("/")[2])
+        for variant in read_experiment(ROOT / "recipes" / f"{recipe}.toml").variants:
+            tried = [one for one in lines if (one["data"], one["row"]) == (data, variant.title)]
+            assert len({one["lr"] for one in tried}) == len(tried) == 8
+            assert {one["rounds"] for one in tried} == {variant.recipe.run.rounds}
+            best = min(tried, key=lambda one: one["eer"])
+            assert variant.recipe.local.lr == best["lr"]
+            figures = page[variant.title]
+            cells = [f"{best['lr']:g}", f"{100 * best['eer']:.1f}", _cell(figures["p@1"]), _cell(figures["eer_seen"])]
+            row = f"| {variant.title} | {' | '.join(cells)} | {_cell(figures['eer'], interval=True)} |"
+            assert row in text, row
+        for name, title in (("untrained network", "untrained"), ("fixed vectors", "fixed vectors")):
+            cells = [_cell(page[name]["p@1"]), _cell(page[name]["eer_seen"]), _cell(page[name]["eer"], interval=True)]
+            assert any(row.startswith(f"| {title}, the control |") and row.endswith(f"| {' | '.join(cells)} |")
+                       for row in text.splitlines()), (name, cells)  # fmt: skip
+    earlier = [json.loads(line) for line in (KEPT / "feduv-writers.jsonl").read_text().splitlines()]
+
+    def before(name, what):
+        wanted = {"phase": "measure", "method": name}
+        some = [100 * line[what] for line in earlier if wanted.items() <= line["key"].items()]
+        return f"{statistics.fmean(some):.1f}"
+
+    codes = [f"FedUV({length})" for length in (127, 255, 511)]
+    page = _page("feduv/figure-4", "feduv-fig4-mnist-uv")
+    for what, said in (
+        ("eer", "falls from {}, {} and {} to {}, {} and {} %"),
+        ("p@1", "from {}, {} and {} to {}, {} and {}."),
+    ):
+        now = [f"{page[name][what]['measured']:.1f}" for name in codes]
+        assert said.format(*(before(name, what) for name in codes), *now) in text
+
+
+def test_what_negatives_do_on_characters_is_what_the_kept_runs_say():
+    """FedHide with and without them, chosen at 2,500 rounds and measured after 8,000, and FedCrowd beside it."""
+    lines = [json.loads(line) for line in (KEPT / "frontier-omniglot.jsonl").read_text().splitlines()]
+    text = (RESULTS / "unseen.md").read_text(encoding="utf-8")
+    titles = {"FedHide": "FedHide (0.01, 5), negative weight 10", "FedHide, no negatives": "the same without negatives",
+              "FedCrowd": "FedCrowd, for comparison"}  # fmt: skip
+    best = {}
+    for name, title in titles.items():
+        tried = [one for one in lines if (one["key"]["phase"], one["key"]["method"]) == ("choose", name)]
+        some = [one for one in lines if (one["key"]["phase"], one["key"]["method"]) == ("measure", name)]
+        best[name] = min(tried, key=lambda one: one["eer"])
+        assert len(tried) == 8 and len(some) == 3 and {one["key"]["rounds"] for one in tried} == {2500}
+        assert all((one["lr"], one["options"]) == (best[name]["lr"], best[name]["options"]) for one in some)
+        cells = [f"{best[name]['lr']:g}", *(_spread(one[what] for one in some) for what in ("eer", "p@1"))]
+        assert f"| {title} | {' | '.join(cells)} |" in text, cells
+    pair = [f"{100 * best[name]['eer']:.1f} %" for name in ("FedHide", "FedHide, no negatives")]
+    assert f"| characters, after 2,500 rounds | {' | '.join(pair)} |" in text
+    weights = {one["options"]["prototype_weight"]: one["eer"] for one in lines
+               if (one["key"]["phase"], one["key"]["method"], one["lr"]) == ("choose", "FedCrowd", 0.1)}  # fmt: skip
+    assert f"by a tenth of a point ({100 * weights[0.0]:.1f} against {100 * weights[1.0]:.1f} %)" in text
+    ran = [one for one in lines if one["key"]["phase"] == "measure"]
+    crowd, hide = (
+        _spread(one["eer"] for one in ran if one["key"]["method"] == name) for name in ("FedCrowd", "FedHide")
+    )
+    assert f"are the same, {crowd} and {hide} %" in (RESULTS / "frontier.md").read_text(encoding="utf-8")
 
 
 def test_weights_of_the_negative_term_are_what_the_kept_runs_say(monkeypatch, capsys):
@@ -1008,9 +1112,7 @@ def test_how_fedmetric_carries_over_is_what_the_kept_runs_say(data, begin):
 @pytest.mark.parametrize(
     ("recipe", "kept"),
     [
-        ("feduv-fig4-audiomnist", "feduv-speakers"),
         ("feduv-fig4-lfw", "feduv-lfw-long"),
-        ("tuned/feduv-fig4-mnist-uv", "feduv-writers"),
     ],
 )
 def test_recipes_of_feduvs_fig_4_have_the_rates_that_people_set_apart_chose(recipe, kept):

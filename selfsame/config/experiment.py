@@ -182,8 +182,9 @@ def _control(file: Path, variant: Mapping[str, Any]) -> str:
     """Which control of ours a variant is, or none."""
     if (control := variant.get("control", "")) not in ("", FIXED, NO_NEGATIVES):
         raise SelfsameError(f'{file}: control: expected "{FIXED}" or "{NO_NEGATIVES}", got {control!r}')
-    if control and ("paper" in variant or "grid" in variant):
-        raise SelfsameError(f"{file}: a control is ours: it has neither a paper table nor a grid")
+    said = typed(f"{file}: [paper]", variant.get("paper", {}), dict[str, Any])
+    if control and ("grid" in variant or set(said) - {"chosen"}):
+        raise SelfsameError(f"{file}: a control is ours: it has no grid, and in a paper table nothing but chosen")
     return str(control)
 
 

@@ -17,7 +17,7 @@ Tables = dict[str, Any]
 class Written:
     """A variant that is to be written: its title, its recipe, and the table of what the paper says of it.
 
-    One that is a control has none; `control` says which it is.
+    Of one that is a control, which `control` says, that is how it was chosen and nothing else.
     """
 
     title: str
@@ -35,9 +35,15 @@ def experiment_to_toml(
     blocks = [tables_to_toml({**({"seeds": list(seeds)} if seeds else {}), **common})]
     for variant, tables in zip(variants, every, strict=True):
         own = {part: rest for part in PARTS if (rest := _rest(tables[part], common.get(part, {})))}
-        told = {"control": variant.control} if variant.control else {"paper": dict(variant.paper)}
-        blocks.append(_block("variant", {"title": variant.title, **own, **told}))
+        blocks.append(_block("variant", {"title": variant.title, **own, **_told(variant)}))
     return "\n".join([*blocks, *(_block("quoted", row) for row in quoted)])
+
+
+def _told(variant: Written) -> Tables:
+    """What a file says of the paper, and whether it is a control."""
+    if not variant.control:
+        return {"paper": dict(variant.paper)}
+    return {"control": variant.control, "paper": {key: variant.paper[key] for key in variant.paper if key == "chosen"}}
 
 
 def quoted_rows(file: Path) -> list[Tables]:

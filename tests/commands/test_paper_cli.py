@@ -556,7 +556,7 @@ def test_a_page_is_made_anew_from_its_json(selfsame):
     Path("figure-4.json").write_text(json.dumps({**plain, "format": 2}))
     assert selfsame("paper", "figure-4.json") == (0, "page: figure-4.md\n", "")
     now, text = json.loads(Path("figure-4.json").read_text()), Path("figure-4.md").read_text()
-    assert now["format"] == 4 and "| softmax | 93.9 ± 1.0 | 2.1 ± 0.2 |" in text and "In brackets" not in text
+    assert now["format"] == 4 and "| softmax | 93.8 ± 0.9 | 2.2 ± 0.2 |" in text and "In brackets" not in text
     assert text == exhibit_markdown(now)
     Path("figure-4.json").write_text(json.dumps({**plain, "format": 2, "parts": [{"recipe": "x"}]}))
     code, out, err = selfsame("paper", "figure-4.json")

@@ -99,7 +99,9 @@ def test_a_control_of_a_recipe_is_one_of_ours(tmp_path):
         if other:
             with pytest.raises(SelfsameError, match='expected "fixed vectors" or "no negative term"'):
                 read_experiment(written(tmp_path, bad))
-    for more in ('paper = { "p@1" = 1.0 }', 'grid = { "local.lr" = [1, 2] }'):
+    (_, told) = read_experiment(written(tmp_path, text + own + 'paper = { chosen = "of three rates" }')).variants
+    assert told.paper.chosen == "of three rates" and fixed.paper.chosen == ""
+    for more in ('paper = { "p@1" = 1.0 }', 'paper = { chosen = "c", where = "T" }', 'grid = { "local.lr" = [1, 2] }'):
         with pytest.raises(SelfsameError, match="a control is ours"):
             read_experiment(written(tmp_path, text + own + more))
 

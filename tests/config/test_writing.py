@@ -27,7 +27,7 @@ def test_every_recipe_is_written_and_read_again(file, tmp_path):
     for one, before in zip(found.variants, whole.variants, strict=True):
         assert replace(one.recipe, title="") == replace(before.recipe, title="") and one.seeds == before.seeds
         assert one.paper.figures == before.paper.figures and one.own_rounds == before.own_rounds
-        assert one.control == before.control
+        assert (one.control, one.paper.chosen) == (before.control, before.paper.chosen)
         if before.paper != Paper() and not one.control:
             rounds = before.own_rounds if before.paper.rounds is None else before.paper.rounds
             assert one.paper == replace(before.paper, rounds=rounds)
