@@ -70,6 +70,8 @@ def paper(
     from selfsame.config.exhibits import find_exhibits
     from selfsame.report.beside import CHOSEN
     from selfsame.runs.claim import shared_claim
+    from selfsame.runs.paper_measures import PaperMeasures
+    from selfsame.runs.paper_recipes import PaperRecipes
     from selfsame.runs.papers import Reprint
     from selfsame.runs.redrawn import REPLICATES
 
@@ -86,6 +88,8 @@ def paper(
         raise SelfsameError(f"--path {path}: no such folder")
     if share is not None and (rounds is not None or not 0 < share <= 1):
         raise SelfsameError(f"--share {share:g}: expected a number above 0 and up to 1, and no --rounds beside it")
+    if bootstrap < 0:
+        raise SelfsameError(f"--bootstrap: must be at least 0, got {bootstrap}")
     given = given_tables(device=device, rounds=rounds)
     lengths = [f"--{word} {value}" for word, value in (("rounds", rounds), ("share", share)) if value is not None]
     changed = [*(settings or []), *lengths]
@@ -95,14 +99,13 @@ def paper(
         changed.append(CHOSEN + because)
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
-        reprint = Reprint(
-            name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0, bootstrap, only or []
-        )
+        found = PaperRecipes(name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0)
+        reprint = Reprint(found, PaperMeasures(found, bootstrap), only or [])
     with shared_claim(folder):
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)
         chosen = reprint.chosen()
-        reprint.complete(
+        reprint.measures.complete(
             measured=lambda _: False
         )  # what cannot be read of ended runs is said before others are trained
 
@@ -118,9 +121,9 @@ def paper(
                 tell(f"page so far: {page}")
             raise
         with Console(stderr=True, quiet=quiet).status("measuring") as status:
-            reprint.complete(lambda title: status.update(f"measuring: {title}"))
+            reprint.measures.complete(lambda title: status.update(f"measuring: {title}"))
         pages = reprint.write_pages()
-    for recipe, why in reprint.told.items():
+    for recipe, why in found.told.items():
         tell(f"not run: {recipe}: {why}")
     for words in reprint.kept:
         tell(words)

@@ -19,6 +19,7 @@ from selfsame.errors import SelfsameError
 from selfsame.measure.protocols import Portions
 from selfsame.report.exhibit_page import MARK, exhibit_files, exhibit_markdown
 from selfsame.runs.beyond import drawn_accuracies
+from selfsame.runs.paper_measures import PaperMeasures
 from selfsame.runs.papers import Reprint
 from selfsame.runs.redrawn import REPLICATES
 from selfsame.runs.run import open_run
@@ -324,7 +325,7 @@ def test_the_accuracy_of_fdml_is_measured_on_the_runs(selfsame, monkeypatch):
     check_intervals(plain["parts"][0], Path("p/table-i.md").read_text())
     with monkeypatch.context() as patch:
         for name in ("open_run", "load_run"):
-            patch.setattr(f"selfsame.runs.papers.{name}", lambda *_, **__: pytest.fail("measured again"))
+            patch.setattr(f"selfsame.runs.paper_measures.{name}", lambda *_, **__: pytest.fail("measured again"))
         assert selfsame(*words, "--share", "0.5")[0] == 0
         assert json.loads(Path("p/table-i.json").read_text()) == plain
         assert selfsame(*words, "--share", "0.5", "--bootstrap", "0")[0] == 0
@@ -442,8 +443,7 @@ def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
     """One that cannot be measured then, as on a full GPU, is told of and measured in the end; the others go on."""
     Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("turns = 1", "turns = 2"))
     words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
-    seen, opened = [], Reprint._opened
-    so_far = Reprint.so_far
+    seen, refused, opened, so_far = [], [], PaperMeasures._opened, Reprint.so_far
 
     def noted(self, job=None, federation=None):
         found = so_far(self, job, federation)
@@ -451,12 +451,13 @@ def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
         return found
 
     def full(self, job):
-        if len(seen) == 0 and not self.put_off:
+        if not (seen or refused):
+            refused.append(job)
             raise RuntimeError("out of memory")
         return opened(self, job)
 
     monkeypatch.setattr(Reprint, "so_far", noted)
-    monkeypatch.setattr(Reprint, "_opened", full)
+    monkeypatch.setattr(PaperMeasures, "_opened", full)
     code, _, err = selfsame(*words, "--jobs", 2)
     assert code == 0 and len(seen) == 2
     assert err.count(": not measured yet, tried again in the end: out of memory\n") == 1
