@@ -74,7 +74,7 @@ def _check_ended(folder: Path, code: int, before: Version) -> None:
     """Raise unless the process has left a result. Python itself also ends with 1, beside that of an earlier rung."""
     now = _version(folder)
     if code not in _ENDED or now is None or (code and now == before):
-        said = _last_line(folder / "output.txt").removeprefix(f"{folder}: ")
+        said = _reason(folder / "output.txt").removeprefix(f"{folder}: ")
         raise SelfsameError(f"{folder}: {said or f'ended with code {code}'}")
 
 
@@ -92,6 +92,10 @@ def _begin(folder: Path, until: int) -> subprocess.Popen[bytes]:
         )
 
 
-def _last_line(file: Path) -> str:
-    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.removeprefix("selfsame: ") for line in reversed(lines) if line.strip()), "")
+def _reason(file: Path) -> str:
+    """What a process said last; of an error that nobody caught the first line of its words, which may be many."""
+    lines = [line for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
+    begun = max((number for number, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
+    if begun is not None and (words := [line for line in lines[begun + 1 :] if not line[0].isspace()]):
+        return words[0]
+    return lines[-1].removeprefix("selfsame: ") if lines else ""

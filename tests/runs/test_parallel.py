@@ -103,6 +103,31 @@ def test_a_process_that_breaks_is_not_taken_for_a_run_that_diverged(tmp_path, mo
         resume_all([tmp_path / "run"], 1, lambda folder: None)
 
 
+WORDS = """CUDA error: unspecified launch failure
+Errors of kernels may be told of elsewhere.
+
+Compile with checks to find out more."""
+
+
+@pytest.mark.parametrize(
+    "program", ["raise RuntimeError(words)", "try: {}['x']\nexcept KeyError: raise RuntimeError(words)"]
+)
+def test_an_error_of_many_lines_is_told_by_its_first(program, tmp_path, monkeypatch):
+    """Before, by its last: `Compile with ...`, which says nothing of what happened."""
+
+    def broken(folder, _until):
+        with (folder / "output.txt").open("w") as out:
+            out.write("round 3\n")
+            out.flush()
+            return subprocess.Popen([sys.executable, "-c", f"words = {WORDS!r}\n{program}"], stderr=out)
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(parallel, "_begin", broken)
+    with pytest.raises(SelfsameError) as caught:
+        resume_all([tmp_path / "run"], 1, lambda folder: None)
+    assert str(caught.value) == f"{tmp_path / 'run'}: RuntimeError: CUDA error: unspecified launch failure"
+
+
 ENDS_WELL = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
