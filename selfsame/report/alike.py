@@ -56,8 +56,9 @@ def alike_sheet(contests: Sequence[Contest]) -> Sheet:
 
 def _between(rest: Sequence[Contender], by: str) -> str:
     """'61.20 to 64.95; 1 diverged', of the settings that were not chosen."""
-    known = [f"{FIGURES[by].factor * one.mean:.2f}" for one in rest if one.mean is not None]
-    span = "" if not known else known[0] if known[0] == known[-1] else f"{known[-1]} to {known[0]}"
+    means = sorted(one.mean for one in rest if one.mean is not None)
+    known = [f"{FIGURES[by].factor * mean:.2f}" for mean in means]
+    span = "" if not known else known[0] if known[0] == known[-1] else f"{known[0]} to {known[-1]}"
     lost = len(rest) - len(known)
     return "; ".join(part for part in (span, f"{lost} diverged" if lost else "") if part)
 

@@ -413,7 +413,7 @@ def test_all_variants_are_tuned_in_one_call(selfsame, monkeypatch, jobs):
         assert (one.recipe, one.seeds) == (wanted, (3, 1))
         assert one.paper.figures == before.paper.figures and one.control == before.control
         assert one.control or one.paper.where == "Table 9"
-        assert one.control or one.paper.chosen.startswith("2 settings of local.lr, 1 seed each, on ")
+        assert one.paper.chosen.startswith("2 settings of local.lr, 1 seed each, on ")
     assert [one.paper.rounds for one in found.variants] == [None, 7, 6]
     assert [one.control for one in found.variants] == ["fixed vectors", "", ""]
     assert [(one.title, one.paper.figures) for one in found.quoted] == [("of theirs", {"eer": (1.5, None)})]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from selfsame.config.ladders import laid, points, read_ladders
 from selfsame.config.recipe import from_mapping
+from selfsame.report.alike import alike_sheet
 from selfsame.report.contenders import (
     JUDGES,
     Contender,
@@ -135,3 +136,12 @@ def test_markdown_and_page():
     assert page.count("<figure>") == 3 and "16.00 ± 1.00" in page and "<script" not in page
     nothing = contest([(None,)] * 4)
     assert contest_page(nothing).count("<figure>") == 1  # the rounds before they diverged
+
+
+@pytest.mark.parametrize(("by", "span"), [("eer", "20.00 to 40.00"), ("p@1", "10.00 to 30.00")])
+def test_the_other_settings_are_told_from_the_smallest_to_the_largest(by, span):
+    """Before, from the worst to the best: of an error, the larger first."""
+    (row,) = alike_sheet([contest([(0.2,), (0.1,), (0.4,), (0.3,)], by)]).rows
+    assert row[3] == span
+    (row,) = alike_sheet([contest([(0.2,), (0.1,), (None,), (None,)], by)]).rows
+    assert row[3] == {"eer": "20.00; 2 diverged", "p@1": "10.00; 2 diverged"}[by]
