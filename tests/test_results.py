@@ -693,6 +693,48 @@ def test_losses_that_see_the_round_are_what_the_kept_runs_say(data):
     assert len(some) == 3 and f"| untrained, the control | – | – | {' | '.join(cells)} |" in text
 
 
+def test_what_5000_rounds_choose_on_faces_is_in_the_kept_runs():
+    """Every loss's setting by 1,000 rounds and by 5,000, and what has been measured with the latter."""
+
+    def read(*names):
+        return [json.loads(line) for name in names for line in (KEPT / f"{name}.jsonl").read_text().splitlines()]
+
+    def best(lines, name):
+        tried = [one for one in lines if (one["key"]["phase"], one["key"]["method"]) == ("choose", name)]
+        assert len(tried) == 8
+        return min((one for one in tried if one["eer"] is not None), key=lambda one: one["eer"])
+
+    def setting(one):
+        own = [f"{key.replace('_', ' ')} {value:g}" for key, value in one["options"].items()
+               if key not in ("name", "kind") and not isinstance(value, bool)]  # fmt: skip
+        return ", ".join([f"{one['lr']:g}", *own])
+
+    text = (RESULTS / "unseen.md").read_text(encoding="utf-8").split("**Rates chosen at the 5,000 rounds")[1]
+    long, short = read("joint-lfw-long"), read("joint-lfw", "joint-lfw-momentum")
+    found = {}
+    for title, name in LOSSES.items():
+        before, now = best(short, name), best(long, name)
+        same = (before["lr"], before["options"]) == (now["lr"], now["options"])
+        seeds = {}
+        for one in [*(short if same else []), *long]:
+            if (one["key"]["phase"], one["key"]["method"]) == ("measure", name):
+                assert (one["lr"], one["options"]) == (now["lr"], now["options"])
+                seeds.setdefault(one["key"]["seed"], one["eer"])
+        assert sorted(seeds) == list(range(len(seeds)))
+        some = ", ".join(f"{100 * seeds[seed]:.1f}" for seed in sorted(seeds))
+        named = f"(seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, sorted(seeds)))})"
+        cell = _spread(seeds.values()) if len(seeds) == 3 else f"{some} {named}" if seeds else "–"
+        found[title] = 100 * now["eer"]
+        assert f"| {title} | {setting(before)} | {setting(now)} | {found[title]:.1f} | {cell} |" in text, (title, cell)
+    crowd, first = ([100 * best(lines, LOSSES[title])["eer"] for lines in (long, short)]
+                    for title in ("FedCrowd, Adam", "supervised contrastive"))  # fmt: skip
+    behind = [one - other for one, other in zip(crowd, first, strict=True)]
+    assert (
+        "{:.1f} points behind supervised contrastive after 5,000 rounds, where it was {:.1f} behind".format(*behind)
+        in text
+    )
+
+
 def _unseen(data, name):
     lines = [json.loads(line) for line in (KEPT / f"joint-{data}.jsonl").read_text().splitlines()]
     wanted = {"phase": "measure", "method": name}
