@@ -384,12 +384,11 @@ paper = { eer = 1.5 }
 )
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_all_variants_are_tuned_in_one_call(selfsame, monkeypatch, jobs):
+def test_all_variants_are_tuned_in_one_call(selfsame, monkeypatch):
     """Each as if it were alone, by the same figure; the recipe has every choice, the seeds and the paper's figures."""
     Path("many.toml").write_text("seeds = [3, 1]\n" + EVERY)
     words = ("tune", "many.toml", "--over", "local.lr=0.01,0.1", "--share", 0.3, "--by", "eer", "--quiet")
-    code, out, err = selfsame(*words, "--every", "--jobs", jobs)
+    code, out, err = selfsame(*words, "--every")
     assert code == 0 and err == ""
     assert "3 variants, each with the same 2 settings." in out and "chosen: runs/tune-many/chosen.toml" in out
     assert max(map(len, out.split("3 variants")[0].splitlines())) <= 80
@@ -431,6 +430,29 @@ def test_all_variants_are_tuned_in_one_call(selfsame, monkeypatch, jobs):
         assert selfsame(*words, "--every") == (0, out, "")
     code, out, _ = selfsame("recipe", folder / "chosen.toml", "--list")
     assert code == 0 and "0 of 6 runs have ended" in out
+
+
+def test_runs_of_all_variants_are_trained_at_a_time(selfsame):
+    """In processes of their own they come to what they come to one after another."""
+    Path("many.toml").write_text("seeds = [3, 1]\n" + EVERY)
+    words = (
+        "tune",
+        "many.toml",
+        "--every",
+        "--only",
+        "fixed",
+        "--only",
+        "softmax",
+        "--over",
+        "local.lr=0.1",
+        "--quiet",
+    )
+    assert [selfsame(*words, "--jobs", jobs, "--out", f"j{jobs}")[0] for jobs in (1, 2)] == [0, 0]
+    for name in ("01-fixed", "03-softmax"):
+        (one,), (other,) = (lines(Path(folder) / name) for folder in ("j1", "j2"))
+        assert one["figures"] == other["figures"] and one["setting"] == other["setting"]
+    first, second = ((Path(folder) / "chosen.toml").read_text() for folder in ("j1", "j2"))
+    assert first == second and first.count("[[variant]]") == 2
 
 
 def test_all_variants_are_judged_alike_and_halved(selfsame):
