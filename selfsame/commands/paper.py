@@ -100,7 +100,7 @@ def paper(
     folder = out or Path("runs") / f"paper-{name}"
     with loading(quiet):
         found = PaperRecipes(name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0)
-        reprint = Reprint(found, PaperMeasures(found, bootstrap), only or [])
+        reprint = Reprint(PaperMeasures(found, bootstrap), only or [])
     with shared_claim(folder):
         if any(exhibit.timed for exhibit in exhibits):
             reprint.timings = _timed(folder)

@@ -30,7 +30,6 @@ Plain = dict[str, Any]
 class Reprint:
     """Some exhibits of a paper: the runs that they want, and a page of each."""
 
-    recipes: PaperRecipes
     measures: PaperMeasures
     only: Sequence[str] = ()  # texts in titles of the variants that are trained; none: all
     timings: Plain = field(init=False, default_factory=dict)
@@ -38,6 +37,11 @@ class Reprint:
     put_off: dict[Path, str] = field(init=False, default_factory=dict)  # why a run that ended was not measured at once
     _before: dict[str, Plain] = field(init=False, default_factory=dict)  # the pages of earlier calls
     _written: dict[Path, Plain] = field(init=False, default_factory=dict)
+
+    @property
+    def recipes(self) -> PaperRecipes:
+        """What can be run, and what lacks its data."""
+        return self.measures.recipes
 
     @property
     def campaigns(self) -> dict[str, Campaign]:
@@ -141,20 +145,14 @@ class Reprint:
         return self._before[exhibit.option]
 
     def _command(self, exhibit: Exhibit) -> str:
-        data = ["--path DATA"] if exhibit.recipes else []
-        data += (
-            [f"--recipes {_shown_place(self.recipes.place)}"]
-            if exhibit.recipes and self.recipes.place is not None
-            else []
-        )
-        chosen = [f"--only {shlex.quote(text)}" for text in self.only] if exhibit.recipes else []
-        set_to = [_typed(one) for one in self.recipes.changed]
-        drawn = (
-            [f"--bootstrap {self.measures.bootstrap}"]
-            if exhibit.recipes and self.measures.bootstrap != REPLICATES
-            else []
-        )
-        return " ".join(["selfsame paper", self.recipes.paper, exhibit.option, *data, *chosen, *set_to, *drawn])
+        if not exhibit.recipes:  # seconds of the enclave want no data
+            return " ".join(["selfsame paper", self.recipes.paper, exhibit.option, *map(_typed, self.recipes.changed)])
+        place, replicates = self.recipes.place, self.measures.bootstrap
+        recipes = [] if place is None else [f"--recipes {_shown_place(place)}"]
+        only = [f"--only {shlex.quote(text)}" for text in self.only]
+        drawn = [] if replicates == REPLICATES else [f"--bootstrap {replicates}"]
+        options = ["--path DATA", *recipes, *only, *map(_typed, self.recipes.changed), *drawn]
+        return " ".join(["selfsame paper", self.recipes.paper, exhibit.option, *options])
 
     def _part(self, name: str, exhibit: Exhibit) -> Plain:
         campaign = self.campaigns[name]

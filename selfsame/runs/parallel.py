@@ -95,7 +95,8 @@ def _begin(folder: Path, until: int) -> subprocess.Popen[bytes]:
 def _reason(file: Path) -> str:
     """What a process said last; of an error that nobody caught the first line of its words, which may be many."""
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if line.strip()]
-    begun = max((number for number, line in enumerate(lines) if line.startswith("Traceback (")), default=None)
-    if begun is not None and (words := [line for line in lines[begun + 1 :] if not line[0].isspace()]):
-        return words[0]
-    return lines[-1].removeprefix("selfsame: ") if lines else ""
+    last = lines[-1] if lines else ""
+    traced = [number for number, line in enumerate(lines) if line.startswith("Traceback (")]
+    if not traced or last.startswith("selfsame: "):
+        return last.removeprefix("selfsame: ")
+    return next((line for line in lines[traced[-1] + 1 :] if not line[0].isspace()), last)
