@@ -128,6 +128,25 @@ def test_an_error_of_many_lines_is_told_by_its_first(program, tmp_path, monkeypa
     assert str(caught.value) == f"{tmp_path / 'run'}: RuntimeError: CUDA error: unspecified launch failure"
 
 
+SAYS = """
+import sys, traceback
+try: 1 / 0
+except ZeroDivisionError: traceback.print_exc()
+sys.exit('selfsame: no such disc')
+"""
+
+
+def test_what_a_program_says_after_an_error_that_it_caught_is_its_reason(tmp_path, monkeypatch):
+    def broken(folder, _until):
+        with (folder / "output.txt").open("w") as out:
+            return subprocess.Popen([sys.executable, "-c", SAYS], stderr=out)
+
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(parallel, "_begin", broken)
+    with pytest.raises(SelfsameError, match=r"run: no such disc$"):
+        resume_all([tmp_path / "run"], 1, lambda folder: None)
+
+
 ENDS_WELL = """
 import pathlib, signal, sys, time
 folder = pathlib.Path(sys.argv[1])
