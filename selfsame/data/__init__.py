@@ -113,7 +113,7 @@ def load_whole(name: str, path: str | Path | None = None, **options: Any) -> tup
     """The training and the test rows of a data set with all their labels, of the same options: for an oracle."""
     if (whole := _known(name).whole) is None:
         able = ", ".join(one.name for one in DATASETS.values() if one.whole is not None)
-        raise SelfsameError(f"{name}: an oracle is fitted to rows with all their labels, which of data sets has: {able}")
+        raise SelfsameError(f"{name}: has no rows with several labels, which an oracle is fitted to; there is: {able}")
     folder, checked, _, _ = _asked(name, path, options)
     found: tuple[WholeRows, WholeRows] = whole(folder, checked)  # type: ignore[arg-type]  # it needs a path
     return found

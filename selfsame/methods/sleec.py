@@ -97,9 +97,7 @@ def learnt(x_NF: Csr, y_NC: Csr, options: Sleec, rng: np.random.Generator) -> Lo
     return Local(weight_FR, _unit(x_NF @ weight_FR), y_NC)
 
 
-def summed_votes(
-    x_NF: Csr, y_NC: Csr, x_SF: Csr, options: Sleec, seed: int, voters: Sequence[int]
-) -> list[Floats]:
+def summed_votes(x_NF: Csr, y_NC: Csr, x_SF: Csr, options: Sleec, seed: int, voters: Sequence[int]) -> list[Floats]:
     """The sums of the learners' votes (S, C), for each of some numbers of rows that vote."""
     total: list[Any] = [0] * len(voters)
     for learner in fit(x_NF, y_NC, options, seed):
