@@ -24,7 +24,7 @@ from selfsame.report.view import RunView
 from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
 from selfsame.runs.course import Run, ended_early
-from selfsame.runs.oracles import asked, fit, held_to, keep_fit, read_fit, rows_of
+from selfsame.runs.fits import asked, fit, held_to, keep_fit, read_fit, rows_of
 from selfsame.runs.parallel import resume_all
 from selfsame.runs.run import fitting, load_run, order, placed, start
 from selfsame.runs.stopping import Stop, never

@@ -10,7 +10,7 @@ import pytest
 from selfsame.data.formats.xc_text import read_xc
 from selfsame.methods.sleec import Sleec, fit, votes
 from selfsame.report.exhibit_page import ORACLES, exhibit_markdown
-from selfsame.runs import oracles
+from selfsame.runs import fits
 
 NAME = "fedaws-table3-bibtex"
 RECIPE = """
@@ -152,7 +152,7 @@ def test_only_what_is_left_is_fitted(selfsame, monkeypatch):
 
 def _noted(seeds, recipe, rows):
     seeds.append(recipe.run.seed)
-    return oracles.fit(recipe, rows)
+    return fits.fit(recipe, rows)
 
 
 def test_a_page_of_fits_that_were_brought_from_elsewhere(selfsame, monkeypatch):
@@ -206,7 +206,7 @@ def test_a_stopped_command_leaves_the_fits_so_far(selfsame, monkeypatch):
     import signal
 
     def stopping(recipe, rows):
-        found = oracles.fit(recipe, rows)
+        found = fits.fit(recipe, rows)
         os.kill(os.getpid(), signal.SIGINT)
         return found
 
@@ -274,7 +274,7 @@ def test_other_settings_are_another_oracle(selfsame):
 
 
 def test_nothing_is_left_of_a_fit_that_failed(selfsame, monkeypatch):
-    monkeypatch.setattr("selfsame.runs.oracles.matrix_precision", lambda *_: 1 / 0)
+    monkeypatch.setattr("selfsame.runs.fits.matrix_precision", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         selfsame(*PAPER, "--only", "SLEEC")
     assert not [*Path("p").rglob("*.json")] and not [*Path("p").rglob(".*")]
