@@ -407,13 +407,13 @@ def test_whole_rows_are_tested_on_those_of_the_federation(tmp_path):
 
 def test_whole_rows_that_cannot_be_had(tmp_path):
     write(tmp_path, TRAIN, "2 6 5\n 0:1\n 1:2\n")
-    with pytest.raises(SelfsameError, match="toy_test.txt: no row has a label"):
+    with pytest.raises(SelfsameError, match=r"toy_test\.txt: no row has a label"):
         load_whole("xc", tmp_path)
     with pytest.raises(SelfsameError, match="longest and test_rows must be 0 or more, got -1"):
         load_whole("xc", tmp_path, longest=-1)
     with pytest.raises(SelfsameError, match="xc: unknown option 'more'"):
         load_whole("xc", tmp_path, more=1)
-    with pytest.raises(SelfsameError, match="digits: has no rows with several labels.*there is: xc"):
+    with pytest.raises(SelfsameError, match=r"digits: has no rows with several labels.*there is: xc"):
         load_whole("digits")
 
 
