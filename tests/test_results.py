@@ -513,7 +513,7 @@ def test_the_oracle_of_labels_is_what_the_kept_fits_say():
             kept = [line["precision"][place] for line in some]
             assert page["SLEEC"][key]["values"] == pytest.approx(kept, abs=0.05)
         ahead = page["SLEEC"]["p@1"]["measured"] - page["FedAwS"]["p@1"]["measured"]
-        assert f"{ahead:.1f} " in text.split("the oracle is ")[1].split("How much")[0]
+        assert f"{ahead:.1f} " in text.split("on the page SLEEC is ")[1].split("How much")[0]
 
 
 def _spread(values):
