@@ -22,7 +22,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,11 @@ sys.path.insert(0, str(ROOT))
 
 from bench.sharing import finished, look_up, share  # noqa: E402
 from selfsame.data.formats.xc_text import Sparse, read_xc  # noqa: E402
-from selfsame.data.sets.xc import Ragged, drawn  # noqa: E402
+from selfsame.data.sets.xc import drawn, whole_rows  # noqa: E402
 from selfsame.engine.machine import facts  # noqa: E402
 from selfsame.errors import SelfsameError  # noqa: E402
-from selfsame.measure.ranking import KS, best_classes, label_places, precision  # noqa: E402
-from selfsame.methods.sleec import Csr, Sleec, fit, votes  # noqa: E402
+from selfsame.measure.ranking import matrix_precision  # noqa: E402
+from selfsame.methods.sleec import Csr, Sleec, summed_votes  # noqa: E402
 from selfsame.streams import host_generator  # noqa: E402
 
 PUBLISHED = {"bibtex": 65.08, "delicious": 67.59}  # P@1, by the Extreme Classification Repository
@@ -61,14 +60,12 @@ Line = dict[str, Any]
 
 def matrices(rows: Sparse, one_label: bool) -> tuple[Csr, Csr]:
     """Features and labels of the rows that have any label."""
-    x_NF = sparse.csr_array((rows.value, rows.index, rows.offset), shape=(len(rows), rows.features))
-    ones = np.ones(len(rows.label), np.float32)
-    y_NC = sparse.csr_array((ones, rows.label, rows.label_offset), shape=(len(rows), rows.labels))
-    if one_label:
-        row, label = drawn(rows, 0, "xc/train")
-        y_NC = sparse.csr_array((np.ones(len(row), np.float32), (row, label)), shape=y_NC.shape)
-    kept = np.flatnonzero(np.diff(y_NC.indptr))
-    return x_NF[kept], y_NC[kept]
+    found = whole_rows(rows)
+    if not one_label:
+        return found.x_SF, found.y_SC
+    row, label = drawn(rows, 0, "xc/train")
+    y_NC = sparse.csr_array((np.ones(len(row), np.float32), (row, label)), shape=(len(rows), rows.labels))
+    return found.x_SF, y_NC[row]
 
 
 def training_rows(args: argparse.Namespace) -> tuple[Csr, Csr, Csr]:
@@ -79,17 +76,7 @@ def training_rows(args: argparse.Namespace) -> tuple[Csr, Csr, Csr]:
 
 def precisions(vote_SC: Any, y_SC: Csr) -> list[float]:
     """P@1, P@3 and P@5 in per cent."""
-    best_SK = best_classes([(0, 0, torch.from_numpy(vote_SC))], max(KS))
-    true = Ragged(torch.from_numpy(y_SC.indptr.astype(np.int64)), torch.from_numpy(y_SC.indices.astype(np.int64)))
-    return [100 * value for value in precision(label_places(best_SK, true), y_SC.shape[0], KS).values()]
-
-
-def by_voters(x_NF: Csr, y_NC: Csr, x_SF: Csr, options: Sleec, seed: int, voters: tuple[int, ...]) -> Iterator[Any]:
-    """The sums of the learners' votes, for each number of rows that vote."""
-    total: list[Any] = [0] * len(voters)
-    for learner in fit(x_NF, y_NC, options, seed):
-        total = [so_far + votes(learner, x_SF, k) for so_far, k in zip(total, voters)]
-    return iter(total)
+    return [100 * value for value in matrix_precision(vote_SC, y_SC).values()]
 
 
 def best_of(args: argparse.Namespace, some: list[Sleec], data: tuple[Csr, Csr, Csr, Csr]) -> Sleec:
@@ -98,7 +85,7 @@ def best_of(args: argparse.Namespace, some: list[Sleec], data: tuple[Csr, Csr, C
 
     def one(key: Line) -> Line:
         begun = time.process_time()
-        sums = by_voters(x_NF, y_NC, x_SF, Sleec(**key["options"]), 0, VOTERS)
+        sums = summed_votes(x_NF, y_NC, x_SF, Sleec(**key["options"]), 0, VOTERS)
         found = {str(k): precisions(vote_SC, y_SC) for k, vote_SC in zip(VOTERS, sums)}
         return {"voters": found, "cpu_seconds": time.process_time() - begun, "machine": facts(torch.device("cpu"))}
 
@@ -134,8 +121,7 @@ def measure(args: argparse.Namespace) -> None:
 
     def one(key: Line) -> Line:
         begun = time.process_time()
-        (vote_SC,) = by_voters(x_NF, y_NC, x_SF, options, key["seed"], (options.voters,))
-        found = precisions(vote_SC, y_SC)
+        found = precisions(options.scores(x_NF, y_NC, x_SF, key["seed"]), y_SC)
         print(key["seed"], found, flush=True)
         spent = {"cpu_seconds": time.process_time() - begun, "machine": facts(torch.device("cpu"))}
         return {"precision": found, "rows": y_SC.shape[0], **spent}

@@ -109,7 +109,7 @@ def paper(
             measured=lambda _: False
         )  # what cannot be read of ended runs is said before others are trained
 
-        def heard(job: Job, federation: Federation) -> None:
+        def heard(job: Job, federation: Federation | None) -> None:
             reprint.so_far(job, federation)
             tell(reprint.put_off.get(job.folder, ""))
 

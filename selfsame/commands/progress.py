@@ -115,13 +115,17 @@ def train_left(
     chosen: list[Job],
     at_once: int,
     quiet: bool,
-    heard: Callable[[Job, Federation], object] = lambda _job, _federation: None,
+    heard: Callable[[Job, Federation | None], object] = lambda _job, _federation: None,
 ) -> None:
-    """Train the chosen runs that have not ended yet, so many at a time; `heard` is told of each that has ended."""
+    """Train the chosen runs that have not ended yet, so many at a time; `heard` is told of each that has ended.
+
+    Oracles come first, one after another; no federation is at hand for those.
+    """
     from selfsame.runs.claim import claimed
 
     with loading(quiet):
         work = campaign.measure_untrained(campaign.left(chosen))
+    fit_left(campaign, chosen, quiet, heard)
     if at_once > 1:
         return train_at_once([(campaign, *one) for one in work], at_once, quiet, heard=heard)
     for job, federation in work:
@@ -131,6 +135,33 @@ def train_left(
         if shown is not None:
             campaign.keep(job.folder, shown)
             heard(job, federation)
+
+
+def fit_left(
+    campaign: Campaign,
+    chosen: Sequence[Job],
+    quiet: bool,
+    heard: Callable[[Job, None], object] = lambda _job, _none: None,
+) -> None:
+    """Fit the oracles among the chosen that have not been fitted yet; `heard` is told of each."""
+    from rich.console import Console
+
+    from selfsame.runs.stopping import stoppable
+
+    left = campaign.fits_left(chosen)
+    if not left:
+        return
+    with stoppable("stopping after this oracle; once more ends at once") as stop:
+        with Console(stderr=True, quiet=quiet).status("") as status:
+            status.update(f"fitting: {left[0].title}")
+            for job, later in zip(campaign.fit_oracles(left), [*left[1:], None], strict=True):
+                heard(job, None)
+                if stop.asked() and later is not None:
+                    break
+                status.update(f"fitting: {later.title}" if later else "")
+        if stop.asked():
+            print("selfsame: stopped after an oracle; the same command goes on", file=sys.stderr)
+            raise typer.Exit(stop.code)
 
 
 def tell(words: str, quiet: bool = False) -> None:

@@ -60,12 +60,15 @@ def recipe(
 def _list(campaign: Campaign, jobs: list[Job]) -> None:
     found = [(job, campaign.there[job.folder]) for job in jobs]
     rows = [
-        (job.variant.title, str(job.recipe.run.seed), f"{job.recipe.run.rounds:,}", str(job.folder), now.words)
-        for job, now in found
+        (job.variant.title, str(job.recipe.run.seed), _rounds(job), str(job.folder), now.words) for job, now in found
     ]
     table_of(rows, "variant", "seed", "rounds", "folder", "state")
     done = sum(now.view is not None and not now.differs for _, now in found)
     print(f"{done} of {len(found)} runs have ended")
+
+
+def _rounds(job: Job) -> str:
+    return "–" if job.variant.oracle else f"{job.recipe.run.rounds:,}"
 
 
 def _show(campaign: Campaign) -> None:

@@ -114,7 +114,9 @@ def _variants(
     """The variants of the recipe file that are to be tuned."""
     from selfsame.config.experiment import read_experiment
 
-    chosen = read_experiment(file, given, settings).select(only)
+    chosen = [variant for variant in read_experiment(file, given, settings).select(only) if not variant.oracle]
+    if not chosen:
+        raise SelfsameError(f"{file}: --only {only[0]}: an oracle is not trained; name a variant that is")
     if len(chosen) > 1 and not every:
         known = "; ".join(variant.title for variant in chosen)
         raise SelfsameError(

@@ -88,6 +88,12 @@ class Variant:
     untrained: bool = False  # measured before the first round
     digest: str = ""  # of what decides its figures in the file; a control has that of the variant it stands beside
     quoted: bool = False  # the paper's figures of what is not run here: it has no seeds
+    oracle: bool = False  # not federated: its method is fitted at once to all rows with all their labels
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has rounds."""
+        return not (self.untrained or self.quoted or self.oracle)
 
 
 @dataclass(frozen=True)
@@ -114,11 +120,17 @@ class Experiment:
     first_seed: int  # its runs have the plain folder names, so that seeds can be added later
     flat: bool  # a single run lies in the folder itself
     quoted: tuple[Variant, ...] = ()  # rows of the paper's that are not run here
+    oracles: tuple[Variant, ...] = ()  # rows that are fitted beside the runs
+
+    @property
+    def rows(self) -> tuple[Variant, ...]:
+        """What is run and what is fitted."""
+        return (*self.variants, *self.oracles)
 
     def jobs(self, folder: Path) -> list[Job]:
-        """Every run, variant by variant."""
+        """Every run, variant by variant, then every fit of an oracle."""
         out = []
-        for variant in self.variants:
+        for variant in self.rows:
             for seed in variant.seeds:
                 name = variant.name or f"{variant.number:02d}-{short_name(variant.recipe.method.name)}"
                 name += "" if seed == self.first_seed else f"-seed{seed}"
@@ -127,18 +139,18 @@ class Experiment:
         return out
 
     def select(self, titles: Iterable[str]) -> list[Variant]:
-        """The variants of these titles; a text that is no whole title stands for all titles that hold it."""
+        """The rows of these titles; a text that is no whole title stands for all titles that hold it."""
         chosen: list[Variant] = []
         for wanted in titles:
-            exact = [v for v in self.variants if v.title == wanted]
-            found = exact or [v for v in self.variants if wanted.lower() in v.title.lower()]
+            exact = [v for v in self.rows if v.title == wanted]
+            found = exact or [v for v in self.rows if wanted.lower() in v.title.lower()]
             if not found:
-                known = "; ".join(v.title for v in self.variants)
+                known = "; ".join(v.title for v in self.rows)
                 raise SelfsameError(
                     f"--only {wanted}: no variant of {self.file} has this in its title; there are: {known}"
                 )
             chosen += [v for v in found if v not in chosen]
-        return sorted(chosen, key=lambda v: v.number) if chosen else list(self.variants)
+        return [variant for variant in self.rows if variant in chosen or not chosen]
 
 
 def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings: Sequence[str] = ()) -> Experiment:
@@ -147,7 +159,7 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
     variants, grid, paper = tables.pop("variant", [{}]), tables.pop("grid", {}), tables.pop("paper", {})
     if not isinstance(variants, list) or not variants or not all(isinstance(v, dict) for v in variants):
         raise SelfsameError(f"{file}: variant must be an array of tables: [[variant]]")
-    quoted = tables.pop("quoted", [])
+    quoted, oracles = tables.pop("quoted", []), tables.pop("oracle", [])
     seeds = _seeds(file, tables.pop("seeds")) if "seeds" in tables else ()
     base = from_mapping(tables)
     found: list[Variant] = []
@@ -171,11 +183,13 @@ def read_experiment(file: Path, given: Mapping[str, Any] | None = None, settings
                 Variant(len(found) + 1, name_of(plan), plan, mine, reported, rounds, control=control, digest=tied)
             )
     rows = _quoted(file, quoted, paper, base)
-    titles = [variant.title for variant in (*found, *rows)]
+    beside = _oracles(file, oracles, paper, (tables, given or {}, settings), seeds)
+    titles = [variant.title for variant in (*found, *rows, *beside)]
     if twice := next((title for title in titles if titles.count(title) > 1), None):
         raise SelfsameError(f"{file}: two variants are called {twice!r}; give each a title of its own")
     first = seeds[0] if seeds else base.run.seed
-    return Experiment(file, tuple(found), first, len(found) == 1 and len(seeds) <= 1, rows)
+    alone = len(found) == 1 and len(seeds) <= 1 and not beside
+    return Experiment(file, tuple(found), first, alone, rows, beside)
 
 
 def _control(file: Path, variant: Mapping[str, Any]) -> str:
@@ -227,6 +241,38 @@ def _quoted(file: Path, given: Any, common: Any, base: Recipe) -> tuple[Variant,
                 f"{file}: [[quoted]]: expected a title and a paper table with figures, and nothing else"
             )
         out.append(Variant(0, title, base, (), reported, 0, quoted=True))
+    return tuple(out)
+
+
+def _oracles(
+    file: Path,
+    given: Any,
+    common: Any,
+    told: tuple[Mapping[str, Any], Mapping[str, Any], Sequence[str]],
+    seeds: tuple[int, ...],
+) -> tuple[Variant, ...]:
+    """The rows of [[oracle]]: a title, a method with its settings, and what the paper reports of it.
+
+    `told`: the file's tables, those of the command line and its settings, of which the data and the seeds hold for
+    oracles too. How the variants' settings were chosen says nothing of theirs.
+    """
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise SelfsameError(f"{file}: oracle must be an array of tables: [[oracle]]")
+    tables, more, settings = told
+    own = [one for one in settings if parse_setting(one)[0][0] == "data" or _sets_seed([one])]
+    out: list[Variant] = []
+    for one in given:
+        title = typed(f"{file}: oracle.title", one.get("title", ""), str)
+        if not title or "method" not in one or set(one) - {"title", "method", "paper"}:
+            raise SelfsameError(f"{file}: [[oracle]]: expected a title, a method and a paper table, and nothing else")
+        laid = {"title": title, "method": one["method"], "data": tables.get("data", {})}
+        seed = {"seed": tables.get("run", {}).get("seed", 0)}
+        plan = from_mapping(apply_settings(merged({**laid, "run": seed}, {"data": more.get("data", {})}), own))
+        reported = read_paper(file, _both(file, "paper", {**common, "chosen": ""}, one))
+        mine = (plan.run.seed,) if not seeds or _sets_seed(own) else seeds
+        number, digest = len(out) + 1, recipe_digest(laid, reported.portions)
+        name = f"oracle-{number:02d}-{short_name(plan.method.name)}"
+        out.append(Variant(number, title, plan, mine, reported, 0, name, digest=digest, oracle=True))
     return tuple(out)
 
 

@@ -107,7 +107,7 @@ def make_recipe(
     """
     tables = read_toml(base) if base is not None else {}
     tables.pop("paper", None)
-    if any(tables.pop(key, None) is not None for key in ("variant", "grid", "seeds", "quoted")):
+    if any(tables.pop(key, None) is not None for key in ("variant", "grid", "seeds", "quoted", "oracle")):
         raise SelfsameError(f"{base}: has variants; run it with `selfsame recipe {base}`")
     stored = from_mapping(tables)
     data = given.get("data", {}).get("name") or stored.data.name or "digits"

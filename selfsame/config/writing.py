@@ -27,16 +27,20 @@ class Written:
 
 
 def experiment_to_toml(
-    variants: Sequence[Written], seeds: Sequence[int] = (), quoted: Sequence[Mapping[str, Any]] = ()
+    variants: Sequence[Written],
+    seeds: Sequence[int] = (),
+    quoted: Sequence[Mapping[str, Any]] = (),
+    oracles: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """TOML from which `read_experiment` makes these variants, with the rows that are quoted from the paper."""
+    """TOML from which `read_experiment` makes these variants, with the rows that are quoted and the oracles."""
     every = [to_mapping(replace(variant.recipe, title="")) for variant in variants]
     common = {part: shared for part in PARTS if (shared := _shared(part, [one[part] for one in every]))}
     blocks = [tables_to_toml({**({"seeds": list(seeds)} if seeds else {}), **common})]
     for variant, tables in zip(variants, every, strict=True):
         own = {part: rest for part in PARTS if (rest := _rest(tables[part], common.get(part, {})))}
         blocks.append(_block("variant", {"title": variant.title, **own, **_told(variant)}))
-    return "\n".join([*blocks, *(_block("quoted", row) for row in quoted)])
+    blocks += [_block(name, row) for name, rows in (("quoted", quoted), ("oracle", oracles)) for row in rows]
+    return "\n".join(blocks)
 
 
 def _told(variant: Written) -> Tables:
@@ -48,9 +52,18 @@ def _told(variant: Written) -> Tables:
 
 def quoted_rows(file: Path) -> list[Tables]:
     """The rows that a recipe file quotes from its paper, each with what the file says of the paper."""
+    return _untuned(file, "quoted")
+
+
+def oracle_rows(file: Path) -> list[Tables]:
+    """The oracles of a recipe file, likewise."""
+    return _untuned(file, "oracle")
+
+
+def _untuned(file: Path, kind: str) -> list[Tables]:
     tables = read_toml(file)
     common = {key: value for key, value in tables.get("paper", {}).items() if key != "chosen"}
-    return [{"title": row["title"], "paper": {**common, **row["paper"]}} for row in tables.get("quoted", [])]
+    return [{**row, "paper": {**common, **row.get("paper", {})}} for row in tables.get(kind, [])]
 
 
 def _shared(part: str, tables: Sequence[Tables]) -> Tables:

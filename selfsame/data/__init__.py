@@ -28,7 +28,7 @@ from selfsame.data.sets.touch import TOUCH
 from selfsame.data.sets.touchalytics import TOUCHALYTICS, TOUCHALYTICS_STROKES
 from selfsame.data.sets.vggface2 import VGGFACE2
 from selfsame.data.sets.voxceleb import VOXCELEB, VOXCELEB_UV
-from selfsame.data.sets.xc import XC
+from selfsame.data.sets.xc import XC, WholeRows
 from selfsame.errors import SelfsameError
 from selfsame.fields import check_options
 
@@ -40,10 +40,12 @@ __all__ = [
     "Samples",
     "Source",
     "Trials",
+    "WholeRows",
     "checked_options",
     "find",
     "from_classes",
     "load",
+    "load_whole",
     "register",
     "watching",
     "without_samples",
@@ -102,10 +104,29 @@ def load(name: str, path: str | Path | None = None, **options: Any) -> Federatio
     Every data set takes `apart` ("people", "samples" or "auto") and `apart_share`: then it is one for choosing
     settings, and nothing of its test is there (`selfsame.data.choosing`).
     """
-    choosing = check_options(name, {key: options.pop(key) for key in OPTIONS if key in options}, OPTIONS)
-    folder, checked = find(name, path, options)
+    folder, checked, apart, share = _asked(name, path, options)
+    found = DATASETS[name].open(folder, checked)
+    return set_apart(found, apart, share) if apart else found
+
+
+def load_whole(name: str, path: str | Path | None = None, **options: Any) -> tuple[WholeRows, WholeRows]:
+    """The training and the test rows of a data set with all their labels, of the same options: for an oracle."""
+    if (whole := _known(name).whole) is None:
+        able = ", ".join(one.name for one in DATASETS.values() if one.whole is not None)
+        raise SelfsameError(f"{name}: has no rows with several labels, which an oracle is fitted to; there is: {able}")
+    folder, checked, _, _ = _asked(name, path, options)
+    found: tuple[WholeRows, WholeRows] = whole(folder, checked)  # type: ignore[arg-type]  # it needs a path
+    return found
+
+
+def _asked(
+    name: str, path: str | Path | None, options: Mapping[str, Any]
+) -> tuple[Path | None, dict[str, Any], str, float]:
+    """The folder, the options of the data set, and what is set apart where it has no option of its own for that."""
+    choosing = check_options(name, {key: value for key, value in options.items() if key in OPTIONS}, OPTIONS)
+    own = {key: value for key, value in options.items() if key not in OPTIONS}
+    folder, checked = find(name, path, own)
     data_set, apart, share = DATASETS[name], choosing.get("apart", ""), choosing.get("apart_share", 0.0)
     if apart and data_set.apart:
-        return data_set.open(folder, {**checked, data_set.apart: own_share(name, apart, share)})
-    found = data_set.open(folder, checked)
-    return set_apart(found, apart, share) if apart else found
+        return folder, {**checked, data_set.apart: own_share(name, apart, share)}, "", 0.0
+    return folder, checked, apart, share

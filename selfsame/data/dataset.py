@@ -33,6 +33,7 @@ class DataSet:
     faults: Callable[[Path], Iterable[str]] | None = None  # a line for each unreadable file, where loading stops at one
     shared: Any = None  # a frozen dataclass: the options of a family of data sets, with the defaults of this one
     fixed: tuple[str, ...] = ()  # those of the family that this one does not offer
+    whole: Callable[[Path, Mapping[str, Any]], Any] | None = None  # its rows with all labels, by path and options
     apart: str = ""  # its option for the share of samples that take the test's place, where it has one of its own
 
     @property

@@ -7,9 +7,12 @@ the lower class comes first, so that a ranking does not depend on blocks, device
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from selfsame.data.sets.xc import MultiLabelled, Ragged
@@ -62,6 +65,14 @@ def label_precision(
     ks = [k for k in ks if k <= len(template_CD)]
     best_SK = best_classes(score_blocks(method, emb_SD, template_CD), max(ks))
     return precision(label_places(best_SK, samples.labels), len(emb_SD) + samples.missed, ks)
+
+
+def matrix_precision(score_SC: NDArray[np.floating[Any]], true_SC: Any, ks: Sequence[int] = KS) -> dict[int, float]:
+    """P@k of scores against true labels, which are the entries of a sparse matrix of SciPy in CSR form."""
+    ks = [k for k in ks if k <= score_SC.shape[1]]
+    best_SK = best_classes([(0, 0, torch.from_numpy(score_SC))], max(ks))
+    offset, value = (torch.from_numpy(part.astype(np.int64)) for part in (true_SC.indptr, true_SC.indices))
+    return precision(label_places(best_SK, Ragged(offset, value)), true_SC.shape[0], ks)
 
 
 def score_blocks(

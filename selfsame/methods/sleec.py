@@ -11,9 +11,9 @@ Features and labels are sparse matrices of SciPy in CSR form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ _TURNS = 20  # of ADMM
 class Sleec:
     """How embeddings are learnt and read."""
 
+    name: ClassVar[str] = "sleec"
+
     learners: int = 5
     clusters: int = 1
     rank: int = 100
@@ -53,6 +55,11 @@ class Sleec:
                 raise SelfsameError(f"sleec: {name} must be 1 or more, got {getattr(self, name)}")
         if self.steps < 0 or self.ridge <= 0 or self.sparsity < 0:
             raise SelfsameError("sleec: steps and sparsity must be 0 or more, and ridge above 0")
+
+    def scores(self, x_NF: Csr, y_NC: Csr, x_SF: Csr, seed: int) -> Floats:
+        """The learners' votes for each label of new rows (S, C), once they have learnt from the training rows."""
+        (vote_SC,) = summed_votes(x_NF, y_NC, x_SF, self, seed, (self.voters,))
+        return vote_SC
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,14 @@ def learnt(x_NF: Csr, y_NC: Csr, options: Sleec, rng: np.random.Generator) -> Lo
     z_NR = embedded(target_NC, options, rng)
     weight_FR = regressed(x_NF, z_NR, options.ridge, options.sparsity)
     return Local(weight_FR, _unit(x_NF @ weight_FR), y_NC)
+
+
+def summed_votes(x_NF: Csr, y_NC: Csr, x_SF: Csr, options: Sleec, seed: int, voters: Sequence[int]) -> list[Floats]:
+    """The sums of the learners' votes (S, C), for each of some numbers of rows that vote."""
+    total: list[Any] = [0] * len(voters)
+    for learner in fit(x_NF, y_NC, options, seed):
+        total = [so_far + votes(learner, x_SF, k) for so_far, k in zip(total, voters, strict=True)]
+    return total
 
 
 def votes(learner: Learner, x_SF: Csr, voters: int) -> Floats:

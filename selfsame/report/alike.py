@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from selfsame.config.experiment import FIGURES
 from selfsame.config.ladders import points
-from selfsame.config.writing import Written, experiment_to_toml, quoted_rows
+from selfsame.config.writing import Written, experiment_to_toml, oracle_rows, quoted_rows
 from selfsame.report.contenders import Contender, Contest, comment, how, remarks
 from selfsame.report.page import page, panels
 from selfsame.report.style import THEME, clean, panel, styled
@@ -118,7 +118,5 @@ def chosen_alike(contests: Sequence[Contest], variants: Sequence[Written], seeds
         for contest in contests
         if (best := contest.best) is not None
     ]
-    quoted: list[Mapping[str, Any]] = [*quoted_rows(file)]
-    return (
-        f"{comment([*said, label, *rows, *remarks_alike(contests)])}\n\n{experiment_to_toml(variants, seeds, quoted)}"
-    )
+    recipe = experiment_to_toml(variants, seeds, quoted_rows(file), oracle_rows(file))
+    return f"{comment([*said, label, *rows, *remarks_alike(contests)])}\n\n{recipe}"

@@ -10,11 +10,12 @@ from typing import Any
 from selfsame.config.experiment import FIGURES, Variant
 from selfsame.report.table import Fitted, Sheet, marked_down
 from selfsame.report.view import RunView
-from selfsame.report.words import FACTS, finding_words, finite
+from selfsame.report.words import FACTS, duration, finding_words, finite
 
 LEFT = "Not run yet: "
 RUN_WITH = "Run with "
 CHOSEN = "--chosen "  # the option after which a command line tells how what it sets was chosen
+_RUNS_ON, _FITS_ON = ("selfsame", "torch", "gpu", "machine"), ("selfsame", "numpy", "scipy", "machine")
 BESIDE = ("Variant", "Figure", "Paper", "Measured", "Difference", "Rounds", "Runs")
 SHOWN = ("p@1", "eer_seen", "auroc", "eer", "leak", "recovered")  # where the paper has no figures
 _MEASURED = "Measured: the mean over the seeds that did not diverge, ± half the range where there are several."
@@ -74,6 +75,8 @@ class Row:
     @property
     def rounds(self) -> str:
         """The rounds trained, and the paper's, or the recipe's, where they are others."""
+        if self.variant.oracle:
+            return "–"
         now, own, paper = self.variant.recipe.run.rounds, self.variant.own_rounds, self.paper_rounds
         against = f" (paper: {paper:,})" if paper and paper != now else ""
         if not paper:
@@ -141,7 +144,7 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
     rows = [row for row in rows if not row.variant.quoted]
     out = _choices(rows, "the recipe's own settings" if _because(changed) else "settings")
     trained = [row for row in rows if any(view is not None for view in row.views)]
-    long = [row for row in trained if not row.variant.untrained]
+    long = [row for row in trained if row.variant.trained]
     short = [row for row in long if row.variant.recipe.run.rounds != (row.paper_rounds or row.variant.own_rounds)]
     if short:
         out.append(lengths_words(len(short), len(long)))
@@ -153,13 +156,25 @@ def beside_remarks(rows: Sequence[Row], changed: Sequence[str] = ()) -> list[str
     if missing := [row.variant.title for row in rows if row not in trained]:
         out.append(f"{LEFT}{'; '.join(missing)}.")
     out += _method_facts(trained)
-    machines = {
-        ", ".join(f"{key} {view.facts[key]}" for key in ("selfsame", "torch", "gpu", "machine") if key in view.facts)
-        for row in trained
-        for view in row.views
-        if view is not None
-    }
+    out += [_fit_words(row) for row in trained if row.variant.oracle]
+    machines = {_machine(view, _RUNS_ON) for row in trained for view in _ended(row) if not row.variant.oracle}
     return out + [f"{RUN_WITH}{machine}." for machine in sorted(machines) if machine]
+
+
+def _ended(row: Row) -> list[RunView]:
+    return [view for view in row.views if view is not None]
+
+
+def _machine(view: RunView, keys: Sequence[str]) -> str:
+    return ", ".join(f"{key} {view.facts[key]}" for key in keys if key in view.facts)
+
+
+def _fit_words(row: Row) -> str:
+    """How long an oracle took, and on what."""
+    spent = [view.seconds for view in _ended(row)]
+    length = " to ".join(dict.fromkeys((duration(min(spent)), duration(max(spent)))))
+    machines = dict.fromkeys(_machine(view, _FITS_ON) for view in _ended(row))
+    return f"{row.variant.title}: fitted in {length} s of processor time a seed, {'; '.join(machines)}."
 
 
 def lengths_words(short: int, trained: int) -> str:
@@ -255,10 +270,11 @@ def beside_plain(
                 "chosen": row.variant.paper.chosen,
                 "control": row.variant.control,
                 "quoted": row.variant.quoted,
+                "oracle": row.variant.oracle,
                 "digest": row.variant.digest,
-                "rounds": 0 if row.variant.untrained or row.variant.quoted else row.variant.recipe.run.rounds,
+                "rounds": row.variant.recipe.run.rounds if row.variant.trained else 0,
                 "recipe_rounds": row.variant.own_rounds,
-                "paper_rounds": None if row.variant.control else row.paper_rounds or None,
+                "paper_rounds": None if row.variant.control or row.variant.oracle else row.paper_rounds or None,
                 "seeds": list(row.variant.seeds),
                 "ended": [view is not None for view in row.views],
                 "diverged": [view is not None and view.diverged for view in row.views],

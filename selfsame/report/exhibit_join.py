@@ -52,7 +52,7 @@ def _part(name: str, ours: Plain, theirs: Plain) -> Made:
             raise SelfsameError(f"{name}: {words} another each: {' and '.join(str(one) or 'nothing' for one in told)}")
     others = {variant["title"]: variant for variant in theirs["variants"]}
     variants = [_variant(name, mine, others.pop(mine["title"], mine)) for mine in ours["variants"]]
-    variants += others.values()
+    variants = sorted([*variants, *others.values()], key=lambda one: bool(one["control"]))
     return {
         **ours,
         "variants": variants,

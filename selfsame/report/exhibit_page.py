@@ -13,7 +13,7 @@ from selfsame.files import read_json
 from selfsame.report.beside import units
 from selfsame.report.exhibit_figures import exhibit_svg
 from selfsame.report.exhibit_join import joined
-from selfsame.report.exhibit_tables import part_sheets, said_below, timing_sheet
+from selfsame.report.exhibit_tables import is_oracle, part_sheets, said_below, timing_sheet
 from selfsame.report.table import marked_down
 from selfsame.report.words import duration
 
@@ -30,6 +30,10 @@ _CONTROLS = {
 }
 UNTIED = "This page does not say which settings its recipe had when the runs were made."
 QUOTED = "Quoted: the paper's figures of what is not run by this command."
+ORACLES = (
+    "Oracles are not federated: each is fitted at once, on a CPU, to all training rows with all their labels, and "
+    "judged by the same test rows. They show what the data hold and are no like-for-like rivals."
+)
 PORTIONED = (
     "Accuracy (VII-C): the share of right verdicts on unseen people, the mean of 20 draws. Each has a template, a "
     "threshold from further samples and other users by the paper's Algorithm 4, and is tested with the rest and with "
@@ -81,6 +85,7 @@ def _in_this_format(plain: Plain) -> dict[str, Any]:
         return {
             "chosen": "",
             "quoted": False,
+            "oracle": False,
             "digest": "",
             "settings": {},
             **one,
@@ -148,6 +153,8 @@ def exhibit_markdown(plain: Plain) -> str:
     variants = [variant for part in plain["parts"] for variant in part["variants"]]
     if kinds := {variant["control"] for variant in variants if variant["control"]}:
         lines += ["", " ".join([CONTROLS, *(words for kind, words in _CONTROLS.items() if kind in kinds)])]
+    if any(is_oracle(variant) for variant in variants):
+        lines += ["", ORACLES]
     if any(variant["quoted"] for one in told for variant in one["variants"]):
         lines += ["", QUOTED]
     if any("vii_c" in variant["figures"] for variant in variants):

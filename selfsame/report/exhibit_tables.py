@@ -129,7 +129,13 @@ def _seconds(one: Plain) -> str:
 
 
 def _title(variant: Plain) -> str:
-    return str(variant["title"]) + (" (control)" if variant["control"] else "")
+    mark = " (control)" if variant["control"] else " (oracle)" if is_oracle(variant) else ""
+    return f"{variant['title']}{mark}"
+
+
+def is_oracle(variant: Plain) -> bool:
+    """Whether it was fitted at once and not federated; pages of earlier versions have none."""
+    return bool(variant.get("oracle", False))
 
 
 def _pair(value: float | None, spread: float | None, digits: int) -> str:
@@ -139,7 +145,7 @@ def _pair(value: float | None, spread: float | None, digits: int) -> str:
 
 
 def _rounds(variant: Plain) -> str:
-    if variant["quoted"]:
+    if variant["quoted"] or is_oracle(variant):
         return "–"
     paper = variant["paper_rounds"]
     return f"{variant['rounds']:,}" + (f" of {paper:,}" if paper and paper != variant["rounds"] else "")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from selfsame.config.experiment import Experiment, Job
 from selfsame.config.recipe import AGGREGATIONS, DataPart, Recipe, differences, from_mapping, parse_setting, read_toml
-from selfsame.data import Federation, load
+from selfsame.data import Federation, WholeRows, load
 from selfsame.data.fingerprint import Fingerprint, check_fingerprint
 from selfsame.engine import checkpoint
 from selfsame.engine.setup import resolve
@@ -24,6 +24,7 @@ from selfsame.report.view import RunView
 from selfsame.runs.beginning import recipe_for
 from selfsame.runs.claim import vacant
 from selfsame.runs.course import Run, ended_early
+from selfsame.runs.fits import asked, fit, held_to, keep_fit, read_fit, rows_of
 from selfsame.runs.parallel import resume_all
 from selfsame.runs.run import fitting, load_run, order, placed, start
 from selfsame.runs.stopping import Stop, never
@@ -93,6 +94,15 @@ def _fitted(stored: Recipe, wanted: Recipe) -> set[str]:
     return {f"method.{key}" for key in stored.method.options if key not in given and not getattr(asked, key, True)}
 
 
+def _standing(job: Job) -> Standing:
+    """How far a run has come, or whether an oracle has been fitted; settings that this does not take are said."""
+    if not job.variant.oracle:
+        return standing(job.folder, job.recipe, job.variant.untrained)
+    asked(job.recipe)
+    found = read_fit(job.folder)
+    return Standing() if found is None else Standing(True, 0, found.differs(job.recipe), found.view)
+
+
 @dataclass
 class Campaign:
     """A recipe file whose runs lie, or shall lie, in a folder."""
@@ -106,7 +116,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.jobs = self.experiment.jobs(self.folder)
-        self.there = {job.folder: standing(job.folder, job.recipe, job.variant.untrained) for job in self.jobs}
+        self.there = {job.folder: _standing(job) for job in self.jobs}
         self.views = {place: now.view for place, now in self.there.items() if now.view and not now.differs}
 
     def chosen(self, only: Iterable[str]) -> list[Job]:
@@ -117,8 +127,8 @@ class Campaign:
     def left(self, jobs: Iterable[Job], known: dict[str, Federation] | None = None) -> list[tuple[Job, Federation]]:
         """Those that have not ended, with their data; what does not fit is said before the first one is trained.
 
-        So is a run that was trained on other data than these. `known`: data that were loaded before, to which those
-        loaded here are added.
+        Oracles are not among them: `fits_left` has those. So is a run that was trained on other data than these.
+        `known`: data that were loaded before, to which those loaded here are added.
         """
         chosen, work, data, fits = list(jobs), [], {} if known is None else known, set()
         for job in chosen:
@@ -128,7 +138,7 @@ class Campaign:
                 raise SelfsameError(
                     f"{job.folder}: holds a run of another recipe ({keys}); name another folder with --out"
                 )
-            if now.view is not None:
+            if now.view is not None or job.variant.oracle:
                 continue
             if not now.there:
                 vacant(job.folder)
@@ -149,7 +159,9 @@ class Campaign:
         prints: dict[str, Fingerprint] = {}
         for job in self.jobs:
             now, key = self.there[job.folder], repr(job.recipe.data)
-            if not now.there or now.differs or not (job in chosen or key in data or self._moved(job)):
+            if job.variant.oracle or not now.there or now.differs:
+                continue
+            if not (job in chosen or key in data or self._moved(job)):
                 continue
             if key not in prints:
                 prints[key] = Fingerprint.of(data[key] if key in data else load_data(job.recipe.data))
@@ -183,6 +195,28 @@ class Campaign:
                 self.keep(job.folder, shown)
         return [(job, federation) for job, federation in work if not job.variant.untrained]
 
+    def fits_left(self, jobs: Iterable[Job]) -> list[Job]:
+        """The oracles among them that have not been fitted yet."""
+        return [job for job in jobs if job.variant.oracle and job.folder not in self.views]
+
+    def fit_oracles(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Fit these, one after another; gives each that has been. Rows are read once for all seeds."""
+        known: dict[str, tuple[WholeRows, WholeRows]] = {}
+        for job in jobs:
+            if (key := repr(job.recipe.data)) not in known:
+                known = {key: rows_of(job.recipe.data)}
+                self._hold_to_rows(key, known[key])
+            found = fit(job.recipe, known[key])
+            keep_fit(found, job.folder)
+            self.keep(job.folder, found.view)
+            yield job
+
+    def _hold_to_rows(self, key: str, rows: tuple[WholeRows, WholeRows]) -> None:
+        for job in self.jobs:
+            ours = job.variant.oracle and job.folder in self.views and repr(job.recipe.data) == key
+            if ours and (there := read_fit(job.folder)) is not None:
+                held_to(there, rows, job.folder)
+
     def make_ready(self, job: Job, federation: Federation) -> None:
         """Write what a process of its own needs to begin the run, or to go on with it elsewhere."""
         if not (job.folder / "recipe.toml").is_file():
@@ -191,10 +225,10 @@ class Campaign:
             self.open(job, federation)
 
     def rows(self) -> list[Row]:
-        """One per variant, with what its runs found."""
+        """One per variant and oracle, with what its runs found."""
         return [
             Row(variant, tuple(self.views.get(job.folder) for job in self.jobs if job.variant is variant))
-            for variant in self.experiment.variants
+            for variant in self.experiment.rows
         ]
 
     def keep(self, folder: Path, shown: RunView) -> None:
@@ -210,9 +244,10 @@ class Campaign:
         write(self.folder / "results.json", plain)
 
     def report(self) -> Path:
-        """Write all results and the page with all runs; gives the page."""
+        """Write all results and the page with all runs, which is about training; gives the page."""
         self.keep_results()
-        named = [replace(self.views[job.folder], title=job.title) for job in self.jobs if job.folder in self.views]
+        ended = [job for job in self.jobs if job.folder in self.views and not job.variant.oracle]
+        named = [replace(self.views[job.folder], title=job.title) for job in ended]
         write_report(named, self.folder / "report.html", self.experiment.file.stem)
         return self.folder / "report.html"
 

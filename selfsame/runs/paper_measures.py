@@ -62,7 +62,7 @@ class PaperMeasures:
                 rows = [row for row in campaign.rows() if row.variant in variants]
                 kinds = list(dict.fromkeys(KIND[key] for key in _figures(exhibit, rows) if key in KIND))
                 for job in campaign.jobs:
-                    if job.variant in variants:
+                    if job.variant in variants and not job.variant.oracle:
                         tick(job.title)
                         self._complete(exhibit, name, job, kinds, measured(job))
 

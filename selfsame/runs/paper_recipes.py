@@ -13,6 +13,7 @@ from selfsame.config.recipe import DataPart, parse_setting
 from selfsame.data import DATASETS, checked_options
 from selfsame.errors import SelfsameError
 from selfsame.methods import make
+from selfsame.methods.oracles import make_oracle
 from selfsame.runs.controls import alike, with_controls
 from selfsame.runs.experiments import Campaign, load_data
 
@@ -111,12 +112,12 @@ class PaperRecipes:
         """Those of a recipe that the exhibits show."""
         experiment = self.campaigns[name].experiment
         wanted = [v for exhibit in self.exhibits if name in exhibit.recipes for v in shown(exhibit, experiment)]
-        return [variant for variant in experiment.variants if variant in wanted]
+        return [variant for variant in experiment.rows if variant in wanted]
 
 
 def shown(exhibit: Exhibit, experiment: Experiment) -> list[Variant]:
-    """The variants of an exhibit, and the controls with their networks."""
-    own = [variant for variant in experiment.variants if not variant.control and exhibit.shows(variant.title)]
+    """The variants of an exhibit, its oracles, and the controls with their networks."""
+    own = [variant for variant in experiment.rows if not variant.control and exhibit.shows(variant.title)]
     return own + [
         variant
         for variant in experiment.variants
@@ -140,3 +141,5 @@ def _check(experiment: Experiment) -> None:
         plan = variant.recipe
         checked_options(plan.data.name, plan.data.options)
         make(plan.method.name, plan.method.options)
+    for oracle in experiment.oracles:
+        make_oracle(oracle.recipe.method.name, oracle.recipe.method.options)

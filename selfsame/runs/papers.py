@@ -11,7 +11,7 @@ from typing import Any
 
 from selfsame.config.exhibits import FOLDERS, Exhibit
 from selfsame.config.experiment import Job, Variant, decided
-from selfsame.config.recipe import Recipe, to_mapping
+from selfsame.config.recipe import to_mapping
 from selfsame.data import Federation
 from selfsame.errors import SelfsameError
 from selfsame.files import write
@@ -158,6 +158,7 @@ class Reprint:
         campaign = self.campaigns[name]
         variants = shown(exhibit, campaign.experiment)
         run: list[Row] = [row for row in campaign.rows() if row.variant in variants]
+        drawn = [row for row in run if not row.variant.oracle]
         others = [Row(one, ()) for one in quoted(exhibit, campaign.experiment)]
         rows = [*(row for row in run if not row.variant.control), *others, *(row for row in run if row.variant.control)]
         found = beside_plain(rows, name, self.recipes.changed, exhibit.beside)
@@ -166,13 +167,13 @@ class Reprint:
         for row, variant in zip(rows, found["variants"], strict=True):
             for key, figure in variant["figures"].items():
                 figure["interval"] = self.measures.interval(campaign, row, key)
-            variant["settings"] = {} if row.variant.quoted else _settings(row.variant.recipe)
+            variant["settings"] = {} if row.variant.quoted else _settings(row.variant)
         return {
             **found,
             "replicates": self.measures.bootstrap,
             "variants": only_figures(found["variants"], (*exhibit.figures, *exhibit.beside)),
             "data": FOLDERS.get(name, campaign.experiment.variants[0].recipe.data.name),
-            "drawing": drawing(exhibit.panes, run, f"{_file(exhibit)}-{name}.svg", what),
+            "drawing": drawing(exhibit.panes, drawn, f"{_file(exhibit)}-{name}.svg", what),
         }
 
     def write_pages(self) -> dict[Path, Plain]:
@@ -204,16 +205,16 @@ _NAMES = {"fedaws": "FedAwS", "feduv": "FedUV", "fedmetric": "FedMetric", "fedhi
 
 def _own_length(variant: Variant) -> Variant:
     """The variant with the rounds of its file: what is not run has none of the command line's."""
-    if variant.quoted:
+    if not variant.trained:
         return variant
     run = replace(variant.recipe.run, rounds=variant.own_rounds)
     return replace(variant, recipe=replace(variant.recipe, run=run))
 
 
-def _settings(recipe: Recipe) -> Plain:
-    """What was run, without places and machines, as JSON reads it."""
-    found: Plain = json.loads(json.dumps(decided(to_mapping(recipe))))
-    return found
+def _settings(variant: Variant) -> Plain:
+    """What was run, without places and machines, as JSON reads it; an oracle has its method and data alone."""
+    found: Plain = json.loads(json.dumps(decided(to_mapping(variant.recipe))))
+    return {part: found[part] for part in ("method", "data")} if variant.oracle else found
 
 
 def _meant(text: str, variant: Variant, every: Sequence[Variant]) -> bool:

@@ -115,6 +115,55 @@ def test_a_quoted_row_has_figures_and_no_runs(tmp_path):
     assert len(found.variants) == 1 and len(found.jobs(tmp_path)) == 1
 
 
+ORACLE = """
+seeds = [3, 4]
+[data]
+name = "xc"
+which = "a"
+path = "data"
+[local]
+lr = 0.5
+[paper]
+where = "T"
+chosen = "c"
+[[variant]]
+title = "one"
+[[oracle]]
+title = "SLEEC"
+method = { name = "sleec", rank = 7 }
+paper = { "p@1" = 90.5 }
+"""
+
+
+def test_an_oracle_has_the_data_and_the_seeds_of_the_file_and_is_no_variant(tmp_path):
+    file = written(tmp_path, ORACLE)
+    found = read_experiment(file, {"data": {"path": "here"}, "run": {"rounds": 3}}, ["data.which=b", "local.lr=2"])
+    (row,) = found.oracles
+    assert (row.title, row.seeds, row.oracle, row.trained, row.own_rounds) == ("SLEEC", (3, 4), True, False, 0)
+    assert (row.recipe.method.options, row.recipe.data.options) == ({"rank": 7}, {"which": "b"})
+    assert row.recipe.data.path == "here" and row.recipe.local == from_mapping({}).local
+    assert row.paper.where == "T" and row.paper.chosen == "" and row.paper.figures == {"p@1": (90.5, None)}
+    assert [one.title for one in found.variants] == ["one"] and [one.title for one in found.rows] == ["one", "SLEEC"]
+    names = [job.folder.name for job in found.jobs(tmp_path)]
+    assert names == ["01-fedhide", "01-fedhide-seed4", "oracle-01-sleec", "oracle-01-sleec-seed4"]
+    assert found.select(["slee"]) == [row] and [v.title for v in found.select([])] == ["one", "SLEEC"]
+    assert read_experiment(file, None, ["run.seed=9"]).oracles[0].seeds == (9,)
+
+
+def test_what_decides_an_oracle_is_in_its_digest_and_in_no_other(tmp_path):
+    def digests(text):
+        found = read_experiment(written(tmp_path, text))
+        return found.variants[0].digest, found.oracles[0].digest
+
+    whole = digests(ORACLE)
+    assert digests(ORACLE.replace("rank = 7", "rank = 8"))[0] == whole[0] != whole[1]
+    assert digests(ORACLE.replace("rank = 7", "rank = 8"))[1] != whole[1]
+    assert digests(ORACLE.replace("lr = 0.5", "lr = 1.5"))[1] == whole[1]
+    assert digests(ORACLE.replace('path = "data"', 'path = "there"')) == whole
+    alone = read_experiment(written(tmp_path, ORACLE.split("[[oracle]]")[0]))
+    assert alone.variants[0].digest == whole[0] and alone.oracles == ()
+
+
 def test_a_grid_is_every_combination_and_every_seed(tmp_path):
     found = read_experiment(written(tmp_path, GRID))
     assert [v.title for v in found.variants] == [

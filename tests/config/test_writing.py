@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from selfsame.config.experiment import Paper, paper_table, read_experiment
 from selfsame.config.recipe import from_mapping
-from selfsame.config.writing import Written, experiment_to_toml, quoted_rows
+from selfsame.config.writing import Written, experiment_to_toml, oracle_rows, quoted_rows
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
 
@@ -21,7 +21,7 @@ def test_every_recipe_is_written_and_read_again(file, tmp_path):
     variants = [Written(v.title, v.recipe, paper_table(v.paper, v.own_rounds), v.control) for v in whole.variants]
     seeds = () if whole.variants[0].seeds == (whole.variants[0].recipe.run.seed,) else whole.variants[0].seeds
     again = tmp_path / "again.toml"
-    again.write_text(experiment_to_toml(variants, seeds, quoted_rows(file)))
+    again.write_text(experiment_to_toml(variants, seeds, quoted_rows(file), oracle_rows(file)))
     found = read_experiment(again)
     assert [one.title for one in found.variants] == [one.title for one in whole.variants]
     for one, before in zip(found.variants, whole.variants, strict=True):
@@ -33,6 +33,9 @@ def test_every_recipe_is_written_and_read_again(file, tmp_path):
             assert one.paper == replace(before.paper, rounds=rounds)
     assert [(one.title, one.paper.figures) for one in found.quoted] == [
         (one.title, one.paper.figures) for one in whole.quoted
+    ]
+    assert [(one.title, one.digest, one.seeds, one.paper.chosen) for one in found.oracles] == [
+        (one.title, one.digest, one.seeds, one.paper.chosen) for one in whole.oracles
     ]
 
 

@@ -5,12 +5,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
 from selfsame.data.sets.xc import MultiLabelled, Ragged
 from selfsame.errors import SelfsameError
 from selfsame.measure.ranking import (
     best_classes,
     label_precision,
+    matrix_precision,
     places,
     places_in,
     precision,
@@ -141,3 +143,20 @@ def test_nan_is_refused(sign, place):
     score[1, place] = torch.copysign(torch.tensor(torch.nan), torch.tensor(sign))
     with pytest.raises(SelfsameError, match="NaN"):
         best_classes(whole(score), 5)
+
+
+@pytest.mark.parametrize("labels", [3, 7])
+def test_precision_of_matrices_is_that_of_a_loop(labels):
+    """Of equal scores the lower label comes first; there is no P@k for more places than labels."""
+    rng = np.random.default_rng(labels)
+    score = rng.integers(0, 4, (30, labels)).astype(np.float32)
+    true = (rng.random((30, labels)) < 0.4).astype(np.float32)
+    expected = {}
+    for k in (k for k in (1, 3, 5) if k <= labels):
+        hits = 0
+        for row in range(30):
+            best = sorted(range(labels), key=lambda label: (-score[row, label], label))[:k]
+            hits += sum(true[row, label] for label in best)
+        expected[k] = hits / (30 * k)
+    assert matrix_precision(score, sparse.csr_array(true)) == pytest.approx(expected)
+    assert [*expected] == ([1, 3] if labels == 3 else [1, 3, 5])

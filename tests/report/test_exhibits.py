@@ -310,7 +310,7 @@ def out_of_date(plain, recipes):
         named = re.search(r"--recipes recipes/(\S+)", plain["command"])
         own = recipes / (named[1] if named else "") / f"{part['recipe']}.toml"
         now = read_experiment(own if own.is_file() else recipes / own.name)  # as the command does
-        shown = {one.title: one for one in (*now.variants, *now.quoted) if exhibit.shows(one.title) and not one.control}
+        shown = {one.title: one for one in (*now.rows, *now.quoted) if exhibit.shows(one.title) and not one.control}
         told = {one["title"]: one for one in part["variants"] if not one["control"]}
         out += [f"{title}: is not in both" for title in shown.keys() ^ told.keys()]
         for title in shown.keys() & told.keys():

@@ -5,12 +5,14 @@ A sample is a float32 tensor (2, L): feature indices above their values, where a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from selfsame.data.dataset import DataSet
@@ -44,6 +46,14 @@ class MultiLabelled(Samples):
 
     labels: Ragged = field(kw_only=True)  # classes that a client holds
     missed: int = field(default=0, kw_only=True)  # further samples, none of whose labels has a client: never a hit
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """Rows with all their labels, as sparse matrices of SciPy: what an oracle sees and no federation has."""
+
+    x_SF: Any
+    y_SC: Any  # 1 where the row has the label
 
 
 @dataclass(frozen=True)
@@ -97,23 +107,12 @@ def load_xc(
     by an even selection (0: all of it). With `rows_apart` this share of the training rows, with all their labels, takes
     the place of the test, whose file is not read: for choosing settings. `seed` draws the labels.
     """
-    if not 0 <= rows_apart < 1:
-        raise SelfsameError(f"xc: rows_apart must be 0 or more and below 1, got {rows_apart}")
-    if longest < 0 or test_rows < 0:
-        raise SelfsameError(f"xc: longest and test_rows must be 0 or more, got {min(longest, test_rows)}")
+    _in_range(longest, test_rows, rows_apart)
     name, train_file, test_file = _find(path, which)
     notes: list[str] = []
-    train = read_xc(train_file)
+    train, test = _both(train_file, test_file, rows_apart, seed)
     if rows_apart:
-        train, test = _apart(train, rows_apart, seed)
         notes.append(f"for choosing settings: {len(test)} of {len(train) + len(test)} training rows set apart")
-    else:
-        test = read_xc(test_file)
-    if (train.features, train.labels) != (test.features, test.labels):
-        raise SelfsameError(
-            f"{test_file}: {test.features} features and {test.labels} labels, "
-            f"but {train_file.name} has {train.features} and {train.labels}"
-        )
     bare = int((np.diff(train.label_offset) == 0).sum())
     if bare:
         notes.append(f"{bare} of {len(train)} training rows have no label and are left out")
@@ -142,7 +141,60 @@ def load_xc(
     )
 
 
-XC = DataSet("xc", load_xc, True, WANTS, "embedding-bag", 512, apart="rows_apart")
+def whole_xc(path: Path, options: Mapping[str, Any]) -> tuple[WholeRows, WholeRows]:
+    """The training and the test rows of the same options that have a label, with all their labels.
+
+    What the loader says of clients and of the labels that it draws does not matter here.
+    """
+    longest, test_rows = options.get("longest", 0), options.get("test_rows", 0)
+    share, seed = options.get("rows_apart", 0.0), options.get("seed", 0)
+    _in_range(longest, test_rows, share)
+    _, train_file, test_file = _find(path, options.get("which", ""))
+    train, test = _both(train_file, test_file, share, seed)
+    found = whole_rows(train, longest), whole_rows(test, longest, test_rows)
+    for file, rows in zip((train_file, test_file), found, strict=True):
+        if not rows.x_SF.shape[0]:
+            raise SelfsameError(f"{file}: no row has a label")
+    return found
+
+
+XC = DataSet("xc", load_xc, True, WANTS, "embedding-bag", 512, whole=whole_xc, apart="rows_apart")
+
+
+def whole_rows(rows: Sparse, longest: int = 0, most: int = 0) -> WholeRows:
+    """Those that have a label, or `most` of them evenly selected, with all features or their `longest` largest."""
+    nobody = np.empty(0, np.int64)
+    bags = Bags.of(rows, longest or int(np.diff(rows.offset).max(initial=0)), nobody, nobody)
+    value, index, offset = (part.numpy() for part in (bags.value, bags.index, bags.offset))
+    ones = np.ones(len(rows.label), np.float32)
+    kept = _even(np.flatnonzero(np.diff(rows.label_offset)), most)
+    x_SF = sparse.csr_array((value, index, offset), shape=(len(rows), rows.features))
+    y_SC = sparse.csr_array((ones, rows.label, rows.label_offset), shape=(len(rows), rows.labels))
+    return WholeRows(x_SF[kept], y_SC[kept])
+
+
+def _in_range(longest: int, test_rows: int, rows_apart: float) -> None:
+    if not 0 <= rows_apart < 1:
+        raise SelfsameError(f"xc: rows_apart must be 0 or more and below 1, got {rows_apart}")
+    if longest < 0 or test_rows < 0:
+        raise SelfsameError(f"xc: longest and test_rows must be 0 or more, got {min(longest, test_rows)}")
+
+
+def _both(train_file: Path, test_file: Path, rows_apart: float, seed: int) -> tuple[Sparse, Sparse]:
+    """(training rows, test rows); with a share set apart, the test's file is not read."""
+    train = read_xc(train_file)
+    train, test = _apart(train, rows_apart, seed) if rows_apart else (train, read_xc(test_file))
+    if (train.features, train.labels) != (test.features, test.labels):
+        raise SelfsameError(
+            f"{test_file}: {test.features} features and {test.labels} labels, "
+            f"but {train_file.name} has {train.features} and {train.labels}"
+        )
+    return train, test
+
+
+def _even(rows: Ints, most: int) -> Ints:
+    """As many of the rows, evenly selected; 0: all of them."""
+    return rows[np.arange(most) * len(rows) // most] if most and most < len(rows) else rows
 
 
 def _apart(rows: Sparse, share: float, seed: int) -> tuple[Sparse, Sparse]:
@@ -227,7 +279,7 @@ def _tested(test: Sparse, held: Ints, width: int, most: int, seed: int, notes: l
         notes.append(f"{len(test) - len(labelled)} of {len(test)} test rows have no label and are left out")
     if most and most < len(labelled):
         notes.append(f"tested on {most} of {len(labelled)} labelled test rows")
-        labelled = labelled[np.arange(most) * len(labelled) // most]
+        labelled = _even(labelled, most)
     row, label = _pairs(test)
     known = np.isin(row, labelled) & np.isin(label, held)
     row, label = row[known], np.searchsorted(held, label[known])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from selfsame.data import load
+from selfsame.data import load, load_whole
 from selfsame.data.formats import xc_text
 from selfsame.data.formats.xc_text import read_xc
 from selfsame.data.sets import xc
@@ -367,3 +367,58 @@ def test_picked_rows_are_those_rows(tmp_path, data):
 def test_rows_that_cannot_be_set_apart(tmp_path, options, words):
     with pytest.raises(SelfsameError, match=words):
         load("xc", write(tmp_path), **options)
+
+
+def dense(found):
+    return found.x_SF.toarray().tolist(), found.y_SC.toarray().tolist()
+
+
+def wanted_rows(text, longest=99):
+    """The same of a text by splitting: rows that have a label, with their features of largest magnitude."""
+    x, y = [], []
+    for labels, pairs in parsed(text):
+        kept = sorted(pairs, key=lambda pair: -abs(pair[1]))[:longest]
+        if labels:
+            x.append([sum(float(value) for index, value in kept if index == column) for column in range(6)])
+            y.append([float(label in labels) for label in range(5)])
+    return x, y
+
+
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_whole_rows_have_all_their_labels(tmp_path, longest):
+    train, test = load_whole("xc", write(tmp_path), longest=longest)
+    assert dense(train) == wanted_rows(TRAIN.rstrip("\n"), longest or 99) and train.x_SF.shape == (5, 6)
+    assert dense(test) == wanted_rows(TEST.rstrip("\n"), longest or 99) and test.y_SC.shape == (3, 5)
+
+
+def test_whole_rows_are_tested_on_those_of_the_federation(tmp_path):
+    rng = np.random.default_rng(3)
+    write(tmp_path, random_text(rng, 60), random_text(rng, 40))
+    for options in ({}, {"test_rows": 7}, {"rows_apart": 0.25}, {"rows_apart": 0.25, "seed": 1, "test_rows": 5}):
+        (train, test), found = load_whole("xc", tmp_path, **options), load_xc(tmp_path, **options)
+        held = [int(name) for name in found.class_names]
+        assert test.y_SC.shape[0] == len(found.test.y) + found.test.missed
+        assert train.x_SF.shape[0] == int(found.count_N.sum())
+        labels = found.test.labels
+        mine = [[held[one] for one in labels.value[a:b]] for a, b in zip(labels.offset[:-1], labels.offset[1:])]
+        true = [sorted(set(row.indices.tolist()) & set(held)) for row in test.y_SC]
+        assert [one for one in true if one] == mine
+
+
+def test_whole_rows_that_cannot_be_had(tmp_path):
+    write(tmp_path, TRAIN, "2 6 5\n 0:1\n 1:2\n")
+    with pytest.raises(SelfsameError, match=r"toy_test\.txt: no row has a label"):
+        load_whole("xc", tmp_path)
+    with pytest.raises(SelfsameError, match="longest and test_rows must be 0 or more, got -1"):
+        load_whole("xc", tmp_path, longest=-1)
+    with pytest.raises(SelfsameError, match="xc: unknown option 'more'"):
+        load_whole("xc", tmp_path, more=1)
+    with pytest.raises(SelfsameError, match=r"digits: has no rows with several labels.*there is: xc"):
+        load_whole("digits")
+
+
+def test_rows_set_apart_are_those_that_choosing_asks_for(tmp_path):
+    write(tmp_path)
+    mine, by_share = (load_whole("xc", tmp_path, **some) for some in (
+        {"apart": "samples", "apart_share": 0.3}, {"rows_apart": 0.3}))  # fmt: skip
+    assert [dense(part) for part in mine] == [dense(part) for part in by_share]
