@@ -93,3 +93,33 @@ def _watch(read: int, words: str) -> None:
                 if sys.stderr.isatty():
                     print(_SHOW_CURSOR, end="", file=sys.stderr, flush=True)
                 os._exit(128 + number)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal has ended what cannot be ended after a round; `code` is what the process ends with."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Either signal raises `Interrupted` at once. Elsewhere than in the main thread nothing is listened for."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    first = 0.0
+
+    def heard(number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        if not first or time.monotonic() - first > _SAME:
+            first = first or time.monotonic()
+            raise Interrupted(128 + number)
+
+    before = {number: signal.signal(number, heard) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

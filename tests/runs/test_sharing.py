@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench import lanes as driver
-from bench import sharing
+from selfsame.runs import sharing
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # Does the runs 0 .. 5. With `hang` a run says that it has begun and then waits for its end; `go` holds it until a file
 # is there. A line is longer than one write of a buffered file.
@@ -23,7 +23,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from bench.sharing import share
+from selfsame.runs.sharing import share
 
 folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
