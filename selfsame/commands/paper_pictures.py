@@ -60,7 +60,7 @@ class Asked:
 def repeat(asked: Asked) -> None:
     """Attack what is left, and write the page with all that is there."""
     from selfsame.runs.picture_table import PictureTable
-    from selfsame.runs.stopping import Interrupted, interruptible
+    from selfsame.runs.stopping import Interrupted, stoppable
 
     judges = _judges(asked)
     wanted = chosen(list(cases(asked.terms)), asked.only)
@@ -69,13 +69,13 @@ def repeat(asked: Asked) -> None:
     ready = _ready(asked, table, judges, left) if left else None
     for words in table.passed_over():
         tell(words)
-    with interruptible():
+    with stoppable("stopping; finished attacks are kept, once more ends at once", raises=True):
         try:
             failed = _work(asked, ready, table, left)
         except Interrupted as end:
             if page := table.write():
                 tell(f"page so far: {page}", asked.quiet)
-            tell("selfsame: stopped; finished attacks are kept, and the same command goes on", asked.quiet)
+            tell("selfsame: stopped; the same command goes on", asked.quiet)
             raise typer.Exit(end.code) from None
     page = table.write()
     if table.missing:

@@ -8,6 +8,7 @@ from typing import Any
 from selfsame.errors import SelfsameError
 from selfsame.report.beside import LEFT, RUN_WITH, lengths_words
 from selfsame.report.exhibit_lines import PAPER
+from selfsame.report.picture_cases import attacks_left
 from selfsame.report.picture_page import joined_pictures
 from selfsame.report.words import FACTS
 
@@ -32,6 +33,9 @@ def joined(first: Plain, second: Plain) -> Made:
     pictures = joined_pictures(first.get("pictures", {}), second.get("pictures", {}))
     commands = [line for page in (first, second) for line in page["command"].splitlines()]
     missing = {one["recipe"]: one for page in (second, first) for one in page["missing"]}
+    if pictures:
+        left = attacks_left(pictures)
+        missing = {name: {**one, "runs": len(left)} for name, one in missing.items() if left}
     return {
         **first,
         "command": "\n".join(dict.fromkeys(commands)),

@@ -109,7 +109,7 @@ def settings_of(pictures: Plain) -> PictureSettings:
     return read_fields("settings", pictures["settings"], PictureSettings)
 
 
-def missing(pictures: Plain) -> list[Plain]:
+def attacks_left(pictures: Plain) -> list[Plain]:
     """The cases of a page that are not there."""
     known = {known_by(case) for case in pictures["cases"]}
     return [key for key in cases(settings_of(pictures)) if known_by(key) not in known]

@@ -13,12 +13,12 @@ from selfsame.report.picture_cases import (
     FOUND,
     PSNR,
     SIDE,
+    attacks_left,
     found_of,
     known_by,
     machine_of,
     mean_of,
     measures,
-    missing,
     right_of,
     settings_of,
     some,
@@ -67,7 +67,8 @@ def picture_lines(pictures: Plain) -> Iterator[str]:
     yield _comparable(pictures)
     for sheet in picture_sheets(pictures):
         yield f"\n## {marked_down(sheet.title)}\n"
-        yield sheet.markdown()
+        yield sheet.markdown().rstrip("\n")
+    yield ""
     for said in picture_remarks(pictures):
         yield f"- {marked_down(said)}"
 
@@ -192,7 +193,7 @@ def picture_remarks(pictures: Plain) -> list[str]:
         out.append(f"Set on the command line: {', '.join(changed)}.{how}")
     out.append(f"Seeds: {', '.join(map(str, settings.seeds))}.")
     if pictures["cases"]:
-        out += _left(missing(pictures))
+        out += _left(attacks_left(pictures))
     sizes = told_by(pictures, lambda case: f"{case['parameters']:,}" if case.get("parameters") else "")
     out += [f"Parameters of the network: {'; '.join(sizes)}."] if sizes else []
     out += [f"{RUN_WITH}{words}." for words in told_by(pictures, machine_of)]
