@@ -70,7 +70,7 @@ def paper(
     """
     from rich.console import Console
 
-    from selfsame.commands.paper_pictures import Asked, repeat
+    from selfsame.commands.paper_pictures import AskedPictures, repeat
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
     from selfsame.report.beside import CHOSEN
@@ -113,7 +113,7 @@ def paper(
             )
         settings = settings or []
         return repeat(
-            Asked(
+            AskedPictures(
                 pictures[0],
                 folder,
                 path,

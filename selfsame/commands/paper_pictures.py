@@ -15,7 +15,7 @@ import typer
 
 from selfsame.commands.progress import loading, tell, tell_notes, train_and_keep
 from selfsame.config.exhibits import Exhibit
-from selfsame.config.pictures import Key, PictureSettings, cases, chosen, picture_settings
+from selfsame.config.picture_attacks import Key, PictureSettings, cases, chosen, picture_settings
 from selfsame.errors import SelfsameError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LOOK = 0.5  # seconds between looks at processes
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedPictures:
     """What the command line says."""
 
     exhibit: Exhibit
@@ -57,7 +57,7 @@ class Asked:
         return [*out, *(word for setting in self.settings for word in ("--set", setting)), "--quiet"]
 
 
-def repeat(asked: Asked) -> None:
+def repeat(asked: AskedPictures) -> None:
     """Attack what is left, and write the page with all that is there."""
     from selfsame.runs.picture_table import PictureTable
     from selfsame.runs.stopping import Interrupted, stoppable
@@ -89,13 +89,15 @@ def repeat(asked: Asked) -> None:
         raise typer.Exit(1)
 
 
-def _judges(asked: Asked) -> list[Lpips]:
+def _judges(asked: AskedPictures) -> list[Lpips]:
     from selfsame.audit.lpips import Lpips
 
     return [] if asked.lpips is None else [Lpips.read(asked.lpips, side) for side in asked.terms.sides]
 
 
-def _ready(asked: Asked, table: PictureTable, judges: Sequence[Lpips], left: Sequence[Key]) -> Inversions | None:
+def _ready(
+    asked: AskedPictures, table: PictureTable, judges: Sequence[Lpips], left: Sequence[Key]
+) -> Inversions | None:
     """The data and what is done with it; None where it is not there, which the page says."""
     from selfsame.config.recipe import RunPart
     from selfsame.data import DATASETS, checked_options, load
@@ -128,7 +130,7 @@ def _ready(asked: Asked, table: PictureTable, judges: Sequence[Lpips], left: Seq
     return Inversions(asked.terms, federation, table.file, place, judges, asked.device, train)
 
 
-def _work(asked: Asked, ready: Inversions | None, table: PictureTable, left: Sequence[Key]) -> bool:
+def _work(asked: AskedPictures, ready: Inversions | None, table: PictureTable, left: Sequence[Key]) -> bool:
     """Train and attack; gives whether something failed."""
     from selfsame.runs.sharing import RunsFailed
 
@@ -150,7 +152,7 @@ def _work(asked: Asked, ready: Inversions | None, table: PictureTable, left: Seq
     return failed
 
 
-def _at_once(asked: Asked, table: PictureTable, left: Sequence[Key]) -> bool:
+def _at_once(asked: AskedPictures, table: PictureTable, left: Sequence[Key]) -> bool:
     """So many processes that share the cases; gives whether one failed."""
     from rich.console import Console
     from rich.progress import Progress

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from selfsame.config.pictures import ANY, COMMON, NETWORKS, OTHERS, TABLE, TAKEN, PictureSettings, cases
+from selfsame.config.picture_attacks import ANY, COMMON, NETWORKS, OTHERS, TABLE, TAKEN, PictureSettings, cases
 from selfsame.errors import SelfsameError
 from selfsame.fields import read_fields
 

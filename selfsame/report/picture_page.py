@@ -6,7 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from selfsame.config.pictures import ANY, COHORT, DATA, NETWORKS, OTHERS, READ, ROUNDS, TABLE, TAKEN, PictureSettings
+from selfsame.config.picture_attacks import (
+    ANY,
+    COHORT,
+    DATA,
+    NETWORKS,
+    OTHERS,
+    READ,
+    ROUNDS,
+    TABLE,
+    TAKEN,
+    PictureSettings,
+)
 from selfsame.errors import SelfsameError
 from selfsame.report.beside import LEFT, RUN_WITH, as_printed
 from selfsame.report.picture_cases import (

@@ -25,7 +25,7 @@ from selfsame.audit.inversion import Inversion, invert
 from selfsame.audit.likeness import Inverted, compare
 from selfsame.audit.lpips import Lpips
 from selfsame.audit.transcript import local_updates
-from selfsame.config.pictures import ANY, NETWORK, NETWORKS, OTHERS, TABLE, TAKEN, Key, PictureSettings
+from selfsame.config.picture_attacks import ANY, NETWORK, NETWORKS, OTHERS, TABLE, TAKEN, Key, PictureSettings
 from selfsame.config.recipe import Recipe, RunPart, from_mapping
 from selfsame.data import Federation
 from selfsame.data.fingerprint import Fingerprint

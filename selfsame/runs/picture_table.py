@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from selfsame.config.exhibits import Exhibit
-from selfsame.config.pictures import NETWORKS, READ, TAKEN, Key, PictureSettings, cases
+from selfsame.config.picture_attacks import NETWORKS, READ, TAKEN, Key, PictureSettings, cases
 from selfsame.data import DATASETS
 from selfsame.errors import SelfsameError
 from selfsame.files import locked, write

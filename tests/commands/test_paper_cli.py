@@ -520,7 +520,7 @@ def test_nothing_can_be_run(selfsame):
     [
         (("nosuch",), "unknown paper 'nosuch'"),
         (("fedhyde",), "did you mean 'fedhide'"),
-        (("fedhide", "--table", "9"), "--table 9: fedhide has no recipe for it; there are: --table 3, --table 4"),
+        (("fedhide", "--table", "9"), "--table 9: fedhide has no recipe for it; there are: --table 2, --table 3"),
         (("fedhide", "--figure", "9"), "--figure 9: fedhide has no recipe"),
         (("fedhide", "--share", "1.5"), "--share 1.5: expected a number above 0 and up to 1"),
         (("fedhide", "--share", "0.5", "--rounds", "7"), "no --rounds beside it"),

@@ -13,7 +13,7 @@ from PIL import Image
 
 from selfsame.commands import paper_pictures
 from selfsame.config.exhibits import find_exhibits
-from selfsame.config.pictures import PictureSettings, cases, picture_settings
+from selfsame.config.picture_attacks import PictureSettings, cases, picture_settings
 from selfsame.report.exhibit_page import exhibit_files
 from selfsame.runs import inversions
 from selfsame.runs.inversions import Inversions
@@ -255,13 +255,15 @@ def test_without_data_the_page_has_the_papers_figures_and_what_is_wanted(call, m
 
 def test_seeds_have_networks_attacks_and_a_mean(here, call):
     words = (*SMALL, "--rounds", 0, "--set", "seeds=[0, 1]", "--set", "read=", "--only", "w/o", "--lpips", "lpips.npz")
-    code, _, err = call(*words)
+    code, _, err = call(*words, "--chosen", "by lot")
     assert code == 0, err
     told = [one for one in lines() if one["key"]["method"] == "w/o perturbation" and one["key"]["rounds"] == 0]
     assert [one["key"]["seed"] for one in told] == [0, 1]
     means = [statistics.fmean(one["found"]["found"]["psnr"]) for one in told]
     assert f" {sum(means) / 2:.1f} ± {abs(means[0] - means[1]) / 2:.1f} | " in Path("p/table-2.md").read_text()
     assert told[0]["found"]["found"] != told[1]["found"]["found"]
+    assert "How these were chosen: by lot." in Path("p/table-2.md").read_text()
+    assert page()["command"].endswith("--chosen 'by lot'")
 
 
 def test_somebody_stops_it_and_the_same_command_goes_on(here, call, monkeypatch):

@@ -173,6 +173,26 @@ def test_who_is_at_a_run_can_be_waited_for(tmp_path, worker):
     assert sharing.look_up(tmp_path / "runs.jsonl", {"n": 0})["by"] == "a"
 
 
+def test_what_does_not_count_is_done_again_and_each_line_is_heard_of(tmp_path):
+    """Nor does anything that is no run: a list, a number, a text of another coding, brackets without end."""
+    file = tmp_path / "runs.jsonl"
+    strange = [b"[1]", b"7", b"\xff\xfe", b"[" * 100_000, b'{"key": [1]}', b'{"n": 0}']
+    file.write_bytes(b"\n".join([*strange, b'{"key": {"n": 0}, "sound": false}', b'{"key": {"n": 1}, "sound": true}']))
+    heard, done = [], []
+
+    def one(key):
+        done.append(key["n"])
+        return {"sound": True}
+
+    left = sharing.share(
+        file, [{"n": n} for n in range(3)], one,
+        counts=lambda line: line["sound"], heard=lambda: heard.append(len(sharing.finished(file))),
+    )  # fmt: skip
+    assert (left, done, heard) == ([], [0, 2], [5, 6])
+    assert sharing.look_up(file, {"n": 0}, lambda line: line["sound"])["sound"] is True
+    assert sharing.look_up(file, {"n": 0})["sound"] is False
+
+
 # The driver
 
 
