@@ -26,10 +26,10 @@ from selfsame.audit.likeness import Inverted, compare
 from selfsame.audit.lpips import Lpips
 from selfsame.audit.transcript import local_updates
 from selfsame.config.picture_attacks import ANY, NETWORK, NETWORKS, OTHERS, TABLE, TAKEN, Key, PictureSettings
-from selfsame.config.recipe import Recipe, RunPart, from_mapping
+from selfsame.config.recipe import Recipe, from_mapping
 from selfsame.data import Federation
 from selfsame.data.fingerprint import Fingerprint
-from selfsame.engine.machine import choose_machine, facts
+from selfsame.engine.machine import facts
 from selfsame.engine.setup import prepare
 from selfsame.engine.state import State, begin
 from selfsame.errors import SelfsameError
@@ -82,7 +82,6 @@ class Inversions:
         net: dict[str, Any] = {"name": settings.net} if settings.net else {}
         net |= {"width": settings.width} if settings.width else {}
         net |= {"standardise": True, "groups": 2} if settings.standardise else {}
-        gpu = choose_machine(RunPart(device=self.device)).device.type == "cuda"
         rounds = max(1, settings.rounds)
         tables: dict[str, Any] = {
             "method": {**TABLE, **OTHERS}[method].method,
@@ -93,7 +92,7 @@ class Inversions:
                 "seed": seed,
                 "device": self.device,
                 "precision": "float32" if attacked else "auto",
-                "compile": "off" if attacked else "graphs" if gpu else "auto",
+                "compile": "off" if attacked else "graphs",
                 "eval_every": rounds,
             },
             "cohort": {"weights": "uniform", "size": settings.cohort},
@@ -144,6 +143,8 @@ class Inversions:
         wanted: list[Key] = []
         for key in (self.network_key(key) for key in keys if key["network"] == NETWORKS[1]):
             wanted += [] if key in wanted else [key]
+        if not wanted:
+            return []
         return share(self.networks, wanted, self._trained, wait=wait, counts=self._lies_there, tell=lambda _: None)
 
     def _lies_there(self, line: Key) -> bool:
