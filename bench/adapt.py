@@ -9,8 +9,8 @@ measure  the best rate of each by that, on the whole federation, three seeds, ev
 table    what is in the file.
 
 Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
-(`bench/sharing.py`). Where the last layer alone learns, the others are constant: what they make of the samples is
-computed once (`Tail`), with the same result.
+(`selfsame/runs/sharing.py`). Where the last layer alone learns, the others are constant: what they make of the samples
+is computed once (`Tail`), with the same result.
 
     selfsame weights convert dlib-face face-api-1.7.15.tgz --out face.safetensors
     python bench/adapt.py choose lfw.jsonl --data lfw --path DATA --start face.safetensors --device cuda
@@ -37,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import frontier
 import torch
 from safetensors.torch import load_file, save, save_file
-from sharing import finished, share
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,6 +52,7 @@ from selfsame.engine.state import begin
 from selfsame.files import write
 from selfsame.runs.course import Run
 from selfsame.runs.elsewhere import elsewhere
+from selfsame.runs.sharing import finished, share
 
 Tables = dict[str, Any]
 

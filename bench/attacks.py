@@ -6,7 +6,7 @@ differences  from the sums of a whole run and the rosters: random cohorts, group
              each remedy. The best of all the attacker's ways of weighing is shown. EER of unseen people beside it.
 
 Every finished run is a line of the file; a run that is there already is not repeated, and several processes share a
-file (`bench/sharing.py`). --table prints what is there.
+file (`selfsame/runs/sharing.py`). --table prints what is there.
 Noise is in clips, on the sum of a round; a clip is the median length of the first round's updates.
 
     python bench/attacks.py --data digits --size 7 --rounds 300 --out digits.jsonl         14 clients, on a CPU
@@ -30,8 +30,6 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sharing import finished, share  # noqa: E402
-
 from selfsame.audit.differences import identified  # noqa: E402
 from selfsame.audit.leakage import closest, cosine_statistics  # noqa: E402
 from selfsame.audit.transcript import Release, local_updates, record  # noqa: E402
@@ -43,6 +41,7 @@ from selfsame.engine.rounds import Engine  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import State, begin  # noqa: E402
 from selfsame.runs.course import Run  # noqa: E402
+from selfsame.runs.sharing import finished, share  # noqa: E402
 
 _SMALL = {"local": {"lr": 0.03}, "server": {"optimiser": "average", "weight_decay": 0.0}}
 _CENTRED = {"reduction": "mean", "squared": False, "radius": "before"}

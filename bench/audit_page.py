@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from sharing import finished
+from selfsame.runs.sharing import finished
 
 Row = dict[str, Any]
 ORDER = (

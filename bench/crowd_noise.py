@@ -8,7 +8,7 @@ Omniglot: 964 characters, and with --rotations 3,856; EER on 659 unseen characte
 synthetic: any number of identities; EER on 200 others. Devices take part equally often, whatever their number.
 
 Every finished run is a line of the file; one that is there already is not repeated, and several processes share a file
-(`bench/sharing.py`). --table prints what is there.
+(`selfsame/runs/sharing.py`). --table prints what is there.
 
     python bench/crowd_noise.py noise.jsonl --data synthetic --sizes 1000,4000,16000,64000 --device cuda
     python bench/crowd_noise.py noise.jsonl --data omniglot --path DATA --rotations --device cuda
@@ -29,8 +29,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sharing import finished, share  # noqa: E402
-
 from selfsame.config.recipe import Recipe, from_mapping  # noqa: E402
 from selfsame.data import Federation, load  # noqa: E402
 from selfsame.engine.machine import choose_machine  # noqa: E402
@@ -42,6 +40,7 @@ from selfsame.methods.fedcrowd import FedCrowd  # noqa: E402
 from selfsame.methods.poll import Poll  # noqa: E402
 from selfsame.privacy.accountant import gaussian_epsilon  # noqa: E402
 from selfsame.runs.course import Run  # noqa: E402
+from selfsame.runs.sharing import finished, share  # noqa: E402
 
 DELTA = 1e-5
 Tables = dict[str, Any]

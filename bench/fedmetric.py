@@ -9,7 +9,7 @@ table    what is in the file.
 centres  no training: where the network's first embeddings put the clients, beside how far a client's samples spread;
          and what negatives weigh there.
 
-Every finished run is a line of the file; several processes share it (`bench/sharing.py`). The rest is that of
+Every finished run is a line of the file; several processes share it (`selfsame/runs/sharing.py`). The rest is that of
 recipes/DATA.toml and --set, as with bench/frontier.py. docs/results/fedmetric.md has what was asked of it:
 
     python bench/fedmetric.py choose mnist.jsonl --data mnist --path DATA --rounds 900
@@ -32,7 +32,6 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 from frontier import alike, base  # noqa: E402
-from sharing import finished, share  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 from selfsame.config.recipe import Recipe, from_mapping, merged  # noqa: E402
@@ -44,6 +43,7 @@ from selfsame.engine.rounds import Engine  # noqa: E402
 from selfsame.engine.setup import prepare  # noqa: E402
 from selfsame.engine.state import begin  # noqa: E402
 from selfsame.runs.course import Run  # noqa: E402
+from selfsame.runs.sharing import finished, share  # noqa: E402
 from selfsame.runs.untrained import as_untrained  # noqa: E402
 
 Tables = dict[str, Any]

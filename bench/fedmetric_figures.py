@@ -7,7 +7,7 @@ curves   Fig. 2: one-class AUROC over the weight lambda of the negative loss, wi
 table    what is in the file.
 draw     both figures, as --picture.
 
-Every finished run is a line of the file; several processes share it (`bench/sharing.py`).
+Every finished run is a line of the file; several processes share it (`selfsame/runs/sharing.py`).
 
     python bench/fedmetric_figures.py curves mnist.jsonl --data mnist --path DATA --rounds 900
     python bench/fedmetric_figures.py draw mnist.jsonl --data mnist --rounds 900 --picture fedmetric.svg
@@ -21,7 +21,8 @@ from itertools import product
 from pathlib import Path
 
 from fedmetric import RECIPE, Data, Setting, Tables, chosen, options, run_once, spread
-from sharing import finished, share
+
+from selfsame.runs.sharing import finished, share
 
 LAMBDAS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)  # the paper's axis goes from 0.1 to 1.0
 SCALES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)

@@ -11,8 +11,8 @@ course   Fig. 3: FedUV(127) with and without the negative term, P@1 on test and 
 table    what is in the file.
 draw     Fig. 4 from this file and those of --more, and Fig. 3 from this one, as --picture and the same with -rounds.
 
-Every finished run is a line of the file; several processes share it (`bench/sharing.py`). The rest of a recipe is that
-of recipes/DATA.toml, or --recipe; for MNIST-UV that is the network of the paper's Table 2:
+Every finished run is a line of the file; several processes share it (`selfsame/runs/sharing.py`). The rest of a recipe
+is that of recipes/DATA.toml, or --recipe; for MNIST-UV that is the network of the paper's Table 2:
 
     python bench/feduv.py choose writers.jsonl --data mnist_uv --recipe mnist-writers --path DATA --device cuda
     python bench/feduv.py measure writers.jsonl --data mnist_uv --recipe mnist-writers --path DATA --device cuda
@@ -43,7 +43,6 @@ from frontier import (
     spread,
     trained,
 )
-from sharing import finished, share
 
 from selfsame.data import Federation
 from selfsame.data.choosing import for_choosing
@@ -53,6 +52,7 @@ from selfsame.measure.protocols import PROTOCOLS, Bench
 from selfsame.runs.course import Run
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import start
+from selfsame.runs.sharing import finished, share
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 NEGATIVES = "FedUV(127), negatives"  # lambda of (3), which the paper does not give, is 1

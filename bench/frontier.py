@@ -8,7 +8,7 @@ measure  the best setting of each method by that, on the whole federation, three
 table    what is in the file.
 
 Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
-(`bench/sharing.py`). The rest of a recipe is that of recipes/DATA.toml, or --recipe.
+(`selfsame/runs/sharing.py`). The rest of a recipe is that of recipes/DATA.toml, or --recipe.
 
     python bench/frontier.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/frontier.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
@@ -34,7 +34,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
-from sharing import finished, share  # noqa: E402
 
 from selfsame.audit.active import ActiveServer  # noqa: E402
 from selfsame.audit.attackers import Audited, findings, strongest  # noqa: E402
@@ -53,6 +52,7 @@ from selfsame.measure.bootstrap import interval, replicates  # noqa: E402
 from selfsame.measure.trials import Scored  # noqa: E402
 from selfsame.runs.course import Run  # noqa: E402
 from selfsame.runs.redrawn import REPLICATES  # noqa: E402
+from selfsame.runs.sharing import finished, share  # noqa: E402
 from selfsame.runs.untrained import as_untrained  # noqa: E402
 from selfsame.streams import host_generator  # noqa: E402
 

@@ -21,7 +21,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sharing import finished
+from selfsame.runs.sharing import finished
 
 Row = dict[str, Any]
 TITLES = {

@@ -10,7 +10,7 @@ measure  the best setting of each by that, on the whole federation, three seeds,
 table    what is in the file.
 
 Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
-(`bench/sharing.py`). The rest of a recipe is that of recipes/DATA.toml. Options as of bench/frontier.py:
+(`selfsame/runs/sharing.py`). The rest of a recipe is that of recipes/DATA.toml. Options as of bench/frontier.py:
 
     python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/joint.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
@@ -40,12 +40,12 @@ from frontier import (
     recipe,
     spread,
 )
-from sharing import finished, share
 
 from selfsame.data import Federation
 from selfsame.data.choosing import for_choosing
 from selfsame.engine.machine import choose_machine, facts
 from selfsame.measure.looks import unseen_trials
+from selfsame.runs.sharing import finished, share
 
 # The momentum rows have the recipe's server and the learning rates of bench/frontier.py, the others Adam with its own.
 MOMENTUM = ("softmax", "FedCrowd")

@@ -11,7 +11,7 @@ measure  the best of each by that, on all training rows, three seeds: Table 3.
 curve    FedAwS's best over k and lambda, three seeds: Table 4.
 table    what is in the file.
 
-Every finished run is a line of the file; several processes share it (`bench/sharing.py`).
+Every finished run is a line of the file; several processes share it (`selfsame/runs/sharing.py`).
 
     python bench/labels.py choose bibtex.jsonl --which bibtex --path DATA --device cuda
     python bench/labels.py measure bibtex.jsonl --which bibtex --path DATA --device cuda
@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from frontier import ROOT, spread, trained
-from sharing import finished, share
 
 from selfsame.config.recipe import Recipe, from_mapping, merged
 from selfsame.data import Federation, load
 from selfsame.engine.machine import choose_machine, facts
+from selfsame.runs.sharing import finished, share
 
 Tables = dict[str, Any]
 SETS = {"delicious": 256, "bibtex": 159, "corel5k": 256}  # clients in a round

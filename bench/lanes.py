@@ -5,7 +5,7 @@ A plan is a list of stages that follow each other:
     [[stage]]
     name = "faces"
     lanes = 4                     # commands at a time
-    share = true                  # every lane runs every command, and they share the runs (`bench/sharing.py`);
+    share = true                  # every lane runs every command, and they share the runs (`selfsame/runs/sharing.py`);
                                   # otherwise each command is run once, by the next free lane
     threads = 1                   # of each command; by default the machine's cores in equal parts
     seconds = 600                 # at most; a run that is going then ends by itself
@@ -48,10 +48,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.sharing import UNTIL  # noqa: E402
 from selfsame.errors import SelfsameError  # noqa: E402
 from selfsame.fields import at_least, nearest, read_fields, typed  # noqa: E402
 from selfsame.files import read_json, read_text, write_json  # noqa: E402
+from selfsame.runs.sharing import UNTIL  # noqa: E402
 
 _LOOK = 0.05  # seconds between two looks at the lanes
 _LARGE = 3_000_000  # bytes of a file that is not packed

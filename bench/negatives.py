@@ -7,7 +7,7 @@ choose   five learning rates of every weight, by P@1 on samples that are set apa
 measure  the best of each, three seeds: P@1 on test samples.
 table    what is in the file.
 
-Every finished run is a line of the file, and a run that is there is not repeated (`bench/sharing.py`).
+Every finished run is a line of the file, and a run that is there is not repeated (`selfsame/runs/sharing.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sharing import Key, Line, finished, share
-
 import selfsame
 from selfsame.engine.machine import facts
+from selfsame.runs.sharing import Key, Line, finished, share
 
 OMNIGLOT = {"rounds": 400, "settings": {"cohort": {"size": 32, "sampling": "uniform"}}, "code_length": 127}
 CASES = {

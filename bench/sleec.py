@@ -7,8 +7,8 @@ measure  what was chosen, learnt from all training rows and tested on the test f
 table    what is in the file beside the published P@1.
 
 Every finished fit is a line of the file, and one that is there is not repeated; several processes share a file
-(`bench/sharing.py`). With --labels one, only one label of each training row is known, drawn as for the federated
-methods; the rows that judge have all theirs.
+(`selfsame/runs/sharing.py`). With --labels one, only one label of each training row is known, drawn as for the
+federated methods; the rows that judge have all theirs.
 
     python bench/sleec.py choose sleec.jsonl --data bibtex --path DATA
     python bench/sleec.py measure sleec.jsonl --data bibtex --path DATA
@@ -33,13 +33,13 @@ from scipy import sparse
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench.sharing import finished, look_up, share  # noqa: E402
 from selfsame.data.formats.xc_text import Sparse, read_xc  # noqa: E402
 from selfsame.data.sets.xc import drawn, whole_rows  # noqa: E402
 from selfsame.engine.machine import facts  # noqa: E402
 from selfsame.errors import SelfsameError  # noqa: E402
 from selfsame.measure.ranking import matrix_precision  # noqa: E402
 from selfsame.methods.sleec import Csr, Sleec, summed_votes  # noqa: E402
+from selfsame.runs.sharing import finished, look_up, share  # noqa: E402
 from selfsame.streams import host_generator  # noqa: E402
 
 PUBLISHED = {"bibtex": 65.08, "delicious": 67.59}  # P@1, by the Extreme Classification Repository

@@ -5,9 +5,9 @@ python bench/sums.py RESULTS.jsonl --data omniglot --path DATA --device cuda
 python bench/sums.py RESULTS.jsonl --table
 
 DATA holds omniglot/images_background and omniglot/images_evaluation. A run is one line of the file, written when it
-ends; what the file has already is not run again, and several processes share a file (`bench/sharing.py`). Omniglot:
-LeNet, 128-d, 200 characters as clients, 20 a round, EER on 659 unseen characters. Digits: 14 clients, 7 a round, P@1 on
-test samples.
+ends; what the file has already is not run again, and several processes share a file (`selfsame/runs/sharing.py`).
+Omniglot: LeNet, 128-d, 200 characters as clients, 20 a round, EER on 659 unseen characters. Digits: 14 clients, 7 a
+round, P@1 on test samples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sharing import finished, share
 
 from selfsame.config.presets import make_recipe
 from selfsame.config.recipe import Recipe, from_mapping, merged
@@ -33,6 +32,7 @@ from selfsame.engine.setup import prepare
 from selfsame.engine.state import begin
 from selfsame.engine.sums import noise_spent
 from selfsame.runs.course import Run
+from selfsame.runs.sharing import finished, share
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedhide": {"alpha": 0.01, "neighbours": 10},

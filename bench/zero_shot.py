@@ -4,7 +4,7 @@ LFW: the 6,000 official pairs in ten folds, pictures of 64x64 of which the middl
 digits of the twelve unseen speakers, 1 s at 8 kHz. EER with intervals by person, for each way of preparing samples and
 of comparing embeddings, over all pairs and as the mean of LFW's folds, which is how bench/adapt.py has it. Nothing is
 trained, so all of these are shown and none is chosen; `--only eyes crop=56` takes some. One line of the file per
-case; a case that is there is not repeated, and several processes share a file (`bench/sharing.py`).
+case; a case that is there is not repeated, and several processes share a file (`selfsame/runs/sharing.py`).
 
 Where the eyes are is a setting all the same. `--only looked-for` has six places for them, with mirror images and
 without, and its table chooses among them as LFW's protocol has it: for each fold by pairs of the people who are
@@ -25,8 +25,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sharing import look_up, share
-
 from selfsame.config.recipe import from_mapping
 from selfsame.data import load
 from selfsame.engine.machine import facts
@@ -38,6 +36,7 @@ from selfsame.measure.protocols import PROTOCOLS, Bench, Measured
 from selfsame.measure.trials import draw_pairs, pair_scores
 from selfsame.report.evaluation import with_interval
 from selfsame.runs.course import Run
+from selfsame.runs.sharing import look_up, share
 
 LFW = {"size": 64, "test": 0, "least": 0}  # everybody outside of the pairs is a client, and not asked
 CASES = [

@@ -48,6 +48,10 @@ def paper(
         typer.Option("--chosen", metavar="TEXT", help="How what you set here was chosen; the page says it."),
     ] = None,
     bootstrap: Annotated[int, typer.Option(help="Replicates for the 95 % intervals by person; 0 for none.")] = 200,
+    lpips: Annotated[
+        Path | None,
+        typer.Option("--lpips", metavar="FILE", help="FedHide's Table 2: published weights of LPIPS, an .npz file."),
+    ] = None,
     device: Device = None,
     at_once: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time, each in a process of its own.")] = 1,
     out: Annotated[
@@ -66,6 +70,7 @@ def paper(
     """
     from rich.console import Console
 
+    from selfsame.commands.paper_pictures import AskedPictures, repeat
     from selfsame.commands.torchrun import one_process
     from selfsame.config.exhibits import find_exhibits
     from selfsame.report.beside import CHOSEN
@@ -77,7 +82,7 @@ def paper(
 
     one_process("selfsame paper")
     if name.endswith(".json"):
-        others = (table, figure, path, recipes, only, settings, rounds, share, because, device, out)
+        others = (table, figure, path, recipes, only, settings, rounds, share, because, lpips, device, out)
         if bootstrap != REPLICATES or any(given is not None for given in others):
             raise SelfsameError(f"{name}: a page is made anew from its JSON alone; leave out what else is asked for")
         return _make_anew(Path(name), join or [])
@@ -90,7 +95,9 @@ def paper(
         raise SelfsameError(f"--share {share:g}: expected a number above 0 and up to 1, and no --rounds beside it")
     if bootstrap < 0:
         raise SelfsameError(f"--bootstrap: must be at least 0, got {bootstrap}")
-    given = given_tables(device=device, rounds=rounds)
+    pictures = [exhibit for exhibit in exhibits if exhibit.pictures]
+    if lpips is not None and not pictures:
+        raise SelfsameError("--lpips: judges pictures, which FedHide's Table 2 alone has: fedhide --table 2")
     lengths = [f"--{word} {value}" for word, value in (("rounds", rounds), ("share", share)) if value is not None]
     changed = [*(settings or []), *lengths]
     if because is not None:
@@ -98,6 +105,29 @@ def paper(
             raise SelfsameError("--chosen: nothing is set here whose choice could be told; see --set")
         changed.append(CHOSEN + because)
     folder = out or Path("runs") / f"paper-{name}"
+    if pictures:
+        if len(exhibits) > 1 or recipes is not None or share is not None or bootstrap != REPLICATES:
+            raise SelfsameError(
+                f"{pictures[0].option}: attacks on pictures have no recipe, share or bootstrap, and "
+                "are asked for by themselves"
+            )
+        settings = settings or []
+        return repeat(
+            AskedPictures(
+                pictures[0],
+                folder,
+                path,
+                lpips,
+                only or [],
+                settings,
+                rounds,
+                because,
+                device or "auto",
+                at_once,
+                quiet,
+            )
+        )
+    given = given_tables(device=device, rounds=rounds)
     with loading(quiet):
         found = PaperRecipes(name, exhibits, folder, path, recipes, given, settings or [], changed, share or 1.0)
         reprint = Reprint(PaperMeasures(found, bootstrap), only or [])

@@ -44,6 +44,7 @@ class Exhibit:
     variants: str = ""  # a pattern of the titles that it shows; empty: all
     panes: tuple[Pane, ...] = ()
     timed: bool = False  # seconds of the enclave in place of runs
+    pictures: bool = False  # attacks on pictures in place of runs; asked for by name alone
 
     @property
     def name(self) -> str:
@@ -149,6 +150,7 @@ PAPERS: dict[str, tuple[Exhibit, ...]] = {
         Exhibit("figure", "3", "AUROC over s", ("fedmetric-fig3-cifar10",), panes=_over("s", "method.scale")),
     ),
     "fedhide": (
+        Exhibit("table", "2", "the pictures behind an update, by gradient inversion", (), pictures=True),
         Exhibit("table", "3", "cosine of true and shared prototypes", _HIDE[:1], ("cos_mean", "cos_std")),
         Exhibit("table", "4", "accuracy and prototype leakage (17)", _HIDE, ("p@1", "eer", "leak", "recovered")),
         Exhibit(
@@ -210,15 +212,12 @@ PAPERS: dict[str, tuple[Exhibit, ...]] = {
 }
 FOLDERS = {"fdml-cameraauth": "lfw"}  # where data that are read as plain folders lie below --path
 
-# Exhibits that are attacks or other work, and no training by a recipe.
-SCRIPTS = {("fedhide", "table", "2"): "python bench/inversion.py (docs/results/inversion.md)"}
-
 # Seconds of Table V by the number of participants.
 ENCLAVE_SECONDS = {64: 0.48, 128: 2.19, 256: 11.07, 512: 63.65}
 
 
 def find_exhibits(paper: str, table: str | None = None, figure: str | None = None) -> list[Exhibit]:
-    """The exhibits that are meant; all of the paper's where none is named."""
+    """The exhibits that are meant; where none is named all of the paper's but those that attack pictures."""
     if paper not in PAPERS:
         raise SelfsameError(f"unknown paper {paper!r}{nearest(paper, PAPERS)}")
     asked = [(kind, number) for kind, number in (("table", table), ("figure", figure)) if number is not None]
@@ -227,11 +226,9 @@ def find_exhibits(paper: str, table: str | None = None, figure: str | None = Non
         hits = [one for one in PAPERS[paper] if one.kind == kind and one.number.lower() == number.lower()]
         if not hits:
             known = ", ".join(one.option for one in PAPERS[paper])
-            if script := SCRIPTS.get((paper, kind, number)):
-                raise SelfsameError(f"--{kind} {number}: {paper} has no recipe for it, but a script: {script}")
             raise SelfsameError(f"--{kind} {number}: {paper} has no recipe for it; there are: {known}")
         found += hits
-    return found or list(PAPERS[paper])
+    return found or [one for one in PAPERS[paper] if not one.pictures]
 
 
 def recipe_file(folder: Path | None, name: str) -> Path:

@@ -8,6 +8,8 @@ from typing import Any
 from selfsame.errors import SelfsameError
 from selfsame.report.beside import LEFT, RUN_WITH, lengths_words
 from selfsame.report.exhibit_lines import PAPER
+from selfsame.report.picture_cases import attacks_left
+from selfsame.report.picture_page import joined_pictures
 from selfsame.report.words import FACTS
 
 Plain = Mapping[str, Any]
@@ -28,13 +30,18 @@ def joined(first: Plain, second: Plain) -> Made:
         _part(name, ours[name], theirs[name]) if name in ours and name in theirs else ours.get(name) or theirs[name]
         for name in names
     ]
+    pictures = joined_pictures(first.get("pictures", {}), second.get("pictures", {}))
     commands = [line for page in (first, second) for line in page["command"].splitlines()]
     missing = {one["recipe"]: one for page in (second, first) for one in page["missing"]}
+    if pictures:
+        left = attacks_left(pictures)
+        missing = {name: {**one, "runs": len(left)} for name, one in missing.items() if left}
     return {
         **first,
         "command": "\n".join(dict.fromkeys(commands)),
         "parts": parts,
         "timings": first["timings"] or second["timings"],
+        **({"pictures": pictures} if pictures else {}),
         "missing": [missing[name] for name in _order(first, second) if name in missing and name not in names],
     }
 

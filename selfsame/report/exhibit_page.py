@@ -14,6 +14,7 @@ from selfsame.report.beside import units
 from selfsame.report.exhibit_figures import exhibit_svg
 from selfsame.report.exhibit_join import joined
 from selfsame.report.exhibit_tables import is_oracle, part_sheets, said_below, timing_sheet
+from selfsame.report.picture_page import picture_lines
 from selfsame.report.table import marked_down
 from selfsame.report.words import duration
 
@@ -75,7 +76,7 @@ def read_exhibit(file: Path) -> dict[str, Any]:
 def tells(plain: Plain) -> bool:
     """Whether a page tells of any run, or of seconds."""
     ended = (one for part in plain.get("parts", ()) for variant in part["variants"] for one in variant["ended"])
-    return bool(plain.get("timings")) or any(ended)
+    return bool(plain.get("timings") or plain.get("pictures", {}).get("cases")) or any(ended)
 
 
 def _in_this_format(plain: Plain) -> dict[str, Any]:
@@ -107,6 +108,8 @@ def files_again(file: Path) -> dict[str, bytes]:
         found = exhibit_files(plain)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError):
         raise SelfsameError(f"{file}: parts of the page are missing") from None
+    except SelfsameError as error:
+        raise SelfsameError(f"{file}: {error}") from None
     if strange := [name for name in found if Path(name).name != name]:
         raise SelfsameError(f"{file}: names a file of another folder: {strange[0]}")
     return found
@@ -148,6 +151,8 @@ def exhibit_markdown(plain: Plain) -> str:
         lines += ["", f"## {marked_down(part['recipe'])}: {marked_down(part['data'])}", "", *_part(part)]
     if plain["timings"]:
         lines += ["", *_timings(plain["timings"])]
+    if plain.get("pictures"):
+        lines += ["", *picture_lines(plain["pictures"])]
     if told := [*plain["parts"], *(one for one in plain["missing"] if one["variants"])]:
         lines += ["", _units(told), *_by_person(plain["parts"])]
     variants = [variant for part in plain["parts"] for variant in part["variants"]]

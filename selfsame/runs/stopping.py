@@ -24,6 +24,14 @@ def never() -> bool:
     return False
 
 
+class Interrupted(KeyboardInterrupt):
+    """Somebody has stopped what has no rounds; the process ends with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 class Stopping:
     """Whether the run shall end, and by which signal; `parent`: the process whose end is one too, 0: none."""
 
@@ -43,11 +51,13 @@ class Stopping:
 
 
 @contextmanager
-def stoppable(words: str = "stopping after this round; once more ends at once", parent: int = 0) -> Iterator[Stopping]:
+def stoppable(
+    words: str = "stopping after this round; once more ends at once", parent: int = 0, raises: bool = False
+) -> Iterator[Stopping]:
     """The first signal is told of at once, in these words, also while a long operation runs.
 
-    Elsewhere than in the main thread nothing is listened for. `parent`: a process without which there is nobody to wait
-    for the run.
+    With `raises` it raises `Interrupted` once that operation has ended. Elsewhere than in the main thread nothing is
+    listened for. `parent`: a process without which there is nobody to wait for the run.
     """
     stop = Stopping(parent)
     if threading.current_thread() is not threading.main_thread():
@@ -60,6 +70,8 @@ def stoppable(words: str = "stopping after this round; once more ends at once", 
     def heard(number: int, _frame: FrameType | None) -> None:
         if not stop.asked():
             stop.signal, stop.when = number, time.monotonic()
+            if raises:
+                raise Interrupted(stop.code)
         elif time.monotonic() - stop.when > _SAME:
             raise KeyboardInterrupt
 

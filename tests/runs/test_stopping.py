@@ -14,7 +14,7 @@ from selfsame.data import load
 from selfsame.engine import checkpoint
 from selfsame.runs.loop import carry_on
 from selfsame.runs.run import load_run, start
-from selfsame.runs.stopping import stoppable
+from selfsame.runs.stopping import Interrupted, stoppable
 
 ROOT = str(Path(__file__).parents[2])
 ENDLESS = """
@@ -44,6 +44,21 @@ def test_once_is_told_of_and_twice_ends(work, number):
                 process.wait(1)
                 break
         assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_has_no_rounds_is_ended_by_the_first(number, capfd):
+    """Once, where it is sent twice at once; whoever tidies up meanwhile is not disturbed."""
+    tidied = []
+    with pytest.raises(Interrupted) as raised, stoppable("stopping here", raises=True):
+        try:
+            os.kill(os.getpid(), number)
+        except Interrupted:
+            os.kill(os.getpid(), number)
+            tidied.append("all")
+            raise
+    assert raised.value.code == 128 + number and tidied == ["all"]
+    assert "selfsame: stopping here\n" in capfd.readouterr().err
 
 
 def test_handlers_are_given_back():

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench import lanes as driver
-from bench import sharing
+from selfsame.runs import sharing
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # Does the runs 0 .. 5. With `hang` a run says that it has begun and then waits for its end; `go` holds it until a file
 # is there. A line is longer than one write of a buffered file.
@@ -23,7 +23,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from bench.sharing import share
+from selfsame.runs.sharing import share
 
 folder, name, how = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
@@ -171,6 +171,26 @@ def test_who_is_at_a_run_can_be_waited_for(tmp_path, worker):
     assert sharing.share(tmp_path / "runs.jsonl", [{"n": 0}, {"n": 6}], one, wait=True) == []
     assert process.wait() == 0
     assert sharing.look_up(tmp_path / "runs.jsonl", {"n": 0})["by"] == "a"
+
+
+def test_what_does_not_count_is_done_again_and_each_line_is_heard_of(tmp_path):
+    """Nor does anything that is no run: a list, a number, a text of another coding, brackets without end."""
+    file = tmp_path / "runs.jsonl"
+    strange = [b"[1]", b"7", b"\xff\xfe", b"[" * 100_000, b'{"key": [1]}', b'{"n": 0}']
+    file.write_bytes(b"\n".join([*strange, b'{"key": {"n": 0}, "sound": false}', b'{"key": {"n": 1}, "sound": true}']))
+    heard, done = [], []
+
+    def one(key):
+        done.append(key["n"])
+        return {"sound": True}
+
+    left = sharing.share(
+        file, [{"n": n} for n in range(3)], one,
+        counts=lambda line: line["sound"], heard=lambda: heard.append(len(sharing.finished(file))),
+    )  # fmt: skip
+    assert (left, done, heard) == ([], [0, 2], [5, 6])
+    assert sharing.look_up(file, {"n": 0}, lambda line: line["sound"])["sound"] is True
+    assert sharing.look_up(file, {"n": 0})["sound"] is False
 
 
 # The driver

@@ -25,6 +25,7 @@ from selfsame.files import locked, opened
 UNTIL = "SELFSAME_BENCH_UNTIL"
 Key = dict[str, Any]
 Line = dict[str, Any]
+Counts = Callable[[Line], bool]  # whether a line is one of a finished run
 
 
 class OutOfTime(Exception):
@@ -38,32 +39,44 @@ class RunsFailed(SystemExit):
 def finished(path: Path) -> list[Line]:
     """The runs that a file of lines holds; a line that was cut off is none."""
     found = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            read = json.loads(line)
+        except (ValueError, RecursionError):
             continue
+        found += [read] if isinstance(read, dict) else []
     return found
 
 
-def look_up(file: Path, key: Key) -> Line | None:
+def look_up(file: Path, key: Key, counts: Counts = lambda _: True) -> Line | None:
     """The finished run of this key."""
-    return next((line for line in finished(file) if line.get("key") == key), None)
+    return next((line for line in finished(file) if line.get("key") == key and counts(line)), None)
 
 
-def share(file: Path, keys: Iterable[Key], do: Callable[[Key], Line], *, wait: bool = False) -> list[Key]:
+def share(
+    file: Path,
+    keys: Iterable[Key],
+    do: Callable[[Key], Line],
+    *,
+    wait: bool = False,
+    counts: Counts = lambda _: True,
+    heard: Callable[[], object] = lambda: None,
+    tell: Callable[[str], object] = print,
+) -> list[Key]:
     """Do every run that the file lacks and nobody else is at, and write its line; gives those that are left.
 
-    What others were at is looked at once more in the end, in case they died; with `wait` they are waited for.
+    What others were at is looked at once more in the end, in case they died; with `wait` they are waited for. A line
+    that does not count is none; `heard` is called after each line that is written, `tell` with what is left.
     """
-    known, wanted = [line.get("key") for line in finished(file)], list(keys)
+    wanted = list(keys)
+    known = [line["key"] for line in finished(file) if line.get("key") in wanted and counts(line)]
     left, failed = [key for key in wanted if key not in known], 0
     file.parent.mkdir(parents=True, exist_ok=True)
     for again in (False, True):
         passed = []
         for key in left:
             try:
-                ended = not _late() and _done(file, key, do, wait and again)
+                ended = not _late() and _done(file, key, do, wait and again, counts, heard)
             except OutOfTime:
                 ended = False
             except (Exception, RunsFailed) as error:
@@ -73,7 +86,7 @@ def share(file: Path, keys: Iterable[Key], do: Callable[[Key], Line], *, wait: b
                 passed.append(key)
         left = passed
     if left:
-        print(f"{file}: {len(left)} of {len(wanted)} runs left,", "the time is up" if _late() else "others are at them")
+        tell(f"{file}: {len(left)} of {len(wanted)} runs left, {'the time is up' if _late() else 'others are at them'}")
     if failed:
         raise RunsFailed(f"{file}: {failed} of {len(wanted)} runs failed")
     return left
@@ -83,17 +96,20 @@ def _late() -> bool:
     return time.time() >= float(os.environ.get(UNTIL) or "inf")
 
 
-def _done(file: Path, key: Key, do: Callable[[Key], Line], wait: bool) -> bool:
+def _done(
+    file: Path, key: Key, do: Callable[[Key], Line], wait: bool, counts: Counts, heard: Callable[[], object]
+) -> bool:
     """Whether the file has the run now; it has not where another process is at it."""
     name = sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     claim = file.with_name(f".{file.name}.{name}")
     with locked(claim, wait=wait) as ours:
         if not ours:
             return False
-        if look_up(file, key) is None:
+        if look_up(file, key, counts) is None:
             if _late():  # the lock was waited for
                 return False
             _append(file, {"key": key, **do(key)})
+            heard()
         claim.unlink(missing_ok=True)  # whoever gets this lock or a new one finds the line
     return True
 
