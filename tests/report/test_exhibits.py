@@ -360,7 +360,7 @@ def test_a_page_of_a_recipe_that_has_changed_is_noticed(before, after, what, tmp
     name = "feduv-fig4-audiomnist.toml"
     text = (RECIPES / name).read_text(encoding="utf-8")
     assert before in text
-    shutil.copytree(RECIPES / "tuned", tmp_path / "tuned")
+    shutil.copytree(RECIPES, tmp_path, dirs_exist_ok=True)
     (tmp_path / name).write_text(text.replace(before, after, 1), encoding="utf-8")
     page = json.loads((DOCS / "results/papers/feduv/figure-4.json").read_text(encoding="utf-8"))
     found = out_of_date(page, tmp_path)
