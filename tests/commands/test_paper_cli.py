@@ -439,7 +439,7 @@ def test_runs_that_came_without_their_checkpoints(selfsame):
     assert "no interval by person, seen: 01-fedhide: has no checkpoint" in Path("p/table-4.md").read_text()
 
 
-def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
+def test_runs_at_a_time_are_measured_as_they_end(selfsame, forked, monkeypatch):
     """One that cannot be measured then, as on a full GPU, is told of and measured in the end; the others go on."""
     Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("turns = 1", "turns = 2"))
     words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
@@ -468,7 +468,7 @@ def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
     assert last["variants"][1]["figures"]["p@1"]["interval"] and not [one for one in last["remarks"] if "lacks" in one]
 
 
-def test_data_are_looked_at_once_for_all_runs_of_a_network(selfsame, monkeypatch):
+def test_data_are_looked_at_once_for_all_runs_of_a_network(selfsame, forked, monkeypatch):
     """Before, each was made ready, and measured, with a fingerprint of its own: seconds on a GPU at work."""
     taken, take = [], Fingerprint.of
     monkeypatch.setattr(Fingerprint, "of", lambda federation: taken.append(federation) or take(federation))

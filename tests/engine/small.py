@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
 def people(**options: Any) -> Federation:
-    """12 clients with 5 to 9 samples each."""
+    """12 clients with 5 to 9 samples each; the same federation for all tests, none of which changes it."""
     return load("synthetic", **{"clients": 12, "samples": 9, "unequal": True, "held_out": 10, **options})
 
 
