@@ -87,7 +87,7 @@ def read_fields(where: str, given: Any, kind: type[T], rest: str = "") -> T:
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields: they are written as texts, and reading those takes longer than all the rest."""
+    """The types of a dataclass's fields. They are written as texts, and reading those takes most of the time."""
     return get_type_hints(kind)
 
 

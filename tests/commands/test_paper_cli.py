@@ -397,14 +397,14 @@ def test_a_stopped_command_leaves_the_page_so_far(selfsame, monkeypatch):
         return whole(run, *words, **more)
 
     Path("mine/fedhide-cifar100.toml").write_text(
-        SMALL.replace("rounds = 2", "rounds = 9").replace("turns = 1", "turns = 2")
+        SMALL.replace("rounds = 2", "rounds = 3").replace("turns = 1", "turns = 2")
     )
     words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p", "--quiet")
     with monkeypatch.context() as patch:
         patch.setattr(progress, "train_and_keep", stopping)
         code, out, err = selfsame(*words)
     assert code == 130 and out == "" and "page so far: p/table-4.md" in err
-    assert "stopped after round 0 of 9; checkpoint written, the same command goes on" in err and "resume" not in err
+    assert "stopped after round 0 of 3; checkpoint written, the same command goes on" in err and "resume" not in err
     remade(Path("p"), "table-4", "0; not run: 1")
     (part,) = json.loads(Path("p/table-4.json").read_text())["parts"]
     assert part["variants"][0]["figures"]["p@1"]["interval"]["mean"]
