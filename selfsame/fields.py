@@ -60,7 +60,7 @@ def read_fields(where: str, given: Any, kind: type[T], rest: str = "") -> T:
     """
     if not isinstance(given, Mapping):
         raise SelfsameError(f"[{where}]: expected a table, got {repr(given)[:80]}")
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     known = [part for part in dataclasses.fields(kind) if part.init]  # type: ignore[arg-type]
     names = [part.name for part in known]
     values: dict[str, Any] = {}
