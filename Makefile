@@ -8,11 +8,14 @@ RUN := $(VENV)/bin/python
 demo: $(VENV)/.demo ## train the methods on embedded data, print one table, write a report
 	$(RUN) -m selfsame compare --data digits
 
+# What Python and pytest make of each source is kept, also where the environment says otherwise: tests start Python often.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
+
 test: $(VENV)/.test ## lint, types and the whole test suite
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(RUN) -m pytest -n 2
+	$(PYTEST) -n 2 --dist worksteal
 
 docs: $(VENV)/.docs ## the manual in build/site; a broken link, a missing anchor or an orphan is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
@@ -20,7 +23,7 @@ docs: $(VENV)/.docs ## the manual in build/site; a broken link, a missing anchor
 
 fuzz: $(VENV)/.test ## the property tests again and again, each time on new cases
 	for round in $$(seq $${ROUNDS:-20}); do \
-	  echo "round $$round"; SELFSAME_CASES=fuzz $(RUN) -m pytest -n 2 -m hypothesis || exit 1; done
+	  echo "round $$round"; SELFSAME_CASES=fuzz $(PYTEST) -n 2 -m hypothesis || exit 1; done
 
 bench: $(VENV)/.demo ## the benchmarks that run on this machine
 	$(RUN) bench/engines.py
@@ -41,7 +44,7 @@ web-demo: $(VENV)/.test $(WEB)/.demo ## a page where you write digits and are re
 	$(RUN) -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/page
 
 web-test: $(VENV)/.test $(WEB)/.test ## the page and the reports in headless Chromium
-	SELFSAME_WEB_PACKAGES=$(WEB) $(RUN) -m pytest tests/export/test_page_browser.py tests/report/test_pages_browser.py
+	SELFSAME_WEB_PACKAGES=$(WEB) $(PYTEST) tests/export/test_page_browser.py tests/report/test_pages_browser.py
 
 $(WEB)/.demo:
 	mkdir -p $(WEB)

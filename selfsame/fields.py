@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
 import math
@@ -59,7 +60,7 @@ def read_fields(where: str, given: Any, kind: type[T], rest: str = "") -> T:
     """
     if not isinstance(given, Mapping):
         raise SelfsameError(f"[{where}]: expected a table, got {repr(given)[:80]}")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     known = [part for part in dataclasses.fields(kind) if part.init]  # type: ignore[arg-type]
     names = [part.name for part in known]
     values: dict[str, Any] = {}
@@ -82,6 +83,12 @@ def read_fields(where: str, given: Any, kind: type[T], rest: str = "") -> T:
     if missing:
         raise SelfsameError(f"{where}: needs {', '.join(missing)}")
     return kind(**values)
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields. They are written as texts, and reading those takes most of the time."""
+    return get_type_hints(kind)
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Any]:

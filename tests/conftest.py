@@ -34,14 +34,24 @@ def same_numbers():
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_pictures(request):
-    """Reports of runs have figures without marks, and principal components in place of t-SNE: drawing takes longer
-    than a short run. The tests of reports, the manual's commands and processes that tests start draw everything."""
+    """Reports of runs and pages of papers have figures without marks, and principal components in place of t-SNE:
+    drawing takes longer than a short run. The tests of reports, the manual's commands and processes that tests start
+    draw everything."""
     drawn = request.path.parent.name in ("report", "pages") or request.path.name == "test_assess.py"
     with pytest.MonkeyPatch.context() as patch:
         if not drawn:
             patch.setattr("selfsame.report.figures._tsne", lambda _, begin, _metric: begin)
             patch.setattr("selfsame.report.page.svg", lambda figure, name, what: f'<svg id="{name}" role="img"></svg>')
+            patch.setattr("selfsame.report.exhibit_page.exhibit_svg", _unmarked)
         yield
+
+
+def _unmarked(drawing):
+    """A page's figure is made, and named by its numbers, but not written out."""
+    from selfsame.report import exhibit_figures
+
+    exhibit_figures.draw_exhibit(drawing)
+    return f"<svg><!-- {exhibit_figures.digest(drawing)} --></svg>".encode()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ from selfsame.audit.transcript import Transcript, overheard
 from selfsame.audit.updates import can_watch, watch
 from selfsame.config.presets import preset
 from selfsame.config.recipe import from_mapping, merged
-from selfsame.data import load
 from selfsame.engine.plan import make_plan
 from selfsame.engine.rounds import Engine
 from selfsame.engine.setup import prepare
@@ -40,7 +39,7 @@ def case_of(rounds=0, watched=1, precision="float64", **parts):
         "server": {"lr": 1e-3},
     }
     recipe = from_mapping(merged(preset("fdml", "digits"), tables, parts))
-    problem = prepare(recipe, load("digits"))
+    problem = prepare(recipe)
     state = begin(problem)
     if rounds:
         Engine(problem).run(state, make_plan(problem.recipe, 0, rounds, state.present))
@@ -189,7 +188,8 @@ def test_one_network_in_two_rounds_gives_away_who_is_left_out_of_one(cohort):
 
 def test_what_is_left_is_one_gradient_where_batches_hold_all_samples():
     """With plain sums: everybody's gradients less those of all others, in rounds whose batches are the same."""
-    case = case_of(local={"batch": 400}, augment={"crop": 0, "flip": False, "rotation": 0.0})
+    data = {"turns": 1}  # few clients, whose batches are whole
+    case = case_of(data=data, local={"batch": 400}, augment={"crop": 0, "flip": False, "rotation": 0.0})
     layer, client_1 = LastLayer.of(case.problem), case.everyone[:1]
     alone = gradients(case.problem, case.state, case.everyone)[0]
     expected = case.problem.method.attack_updates(

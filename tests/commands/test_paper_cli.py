@@ -395,14 +395,14 @@ def test_a_stopped_command_leaves_the_page_so_far(selfsame, monkeypatch):
         return whole(run, *words, **more)
 
     Path("mine/fedhide-cifar100.toml").write_text(
-        SMALL.replace("rounds = 2", "rounds = 9").replace("turns = 1", "turns = 2")
+        SMALL.replace("rounds = 2", "rounds = 3").replace("turns = 1", "turns = 2")
     )
     words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--path", "empty", "--out", "p", "--quiet")
     with monkeypatch.context() as patch:
         patch.setattr(progress, "train_and_keep", stopping)
         code, out, err = selfsame(*words)
     assert code == 130 and out == "" and "page so far: p/table-4.md" in err
-    assert "stopped after round 0 of 9; checkpoint written, the same command goes on" in err and "resume" not in err
+    assert "stopped after round 0 of 3; checkpoint written, the same command goes on" in err and "resume" not in err
     remade(Path("p"), "table-4", "0; not run: 1")
     (part,) = json.loads(Path("p/table-4.json").read_text())["parts"]
     assert part["variants"][0]["figures"]["p@1"]["interval"]["mean"]
@@ -437,7 +437,7 @@ def test_runs_that_came_without_their_checkpoints(selfsame):
     assert "no interval by person, seen: 01-fedhide: has no checkpoint" in Path("p/table-4.md").read_text()
 
 
-def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
+def test_runs_at_a_time_are_measured_as_they_end(selfsame, forked, monkeypatch):
     """One that cannot be measured then, as on a full GPU, is told of and measured in the end; the others go on."""
     Path("mine/fedhide-cifar100.toml").write_text(SMALL.replace("turns = 1", "turns = 2"))
     words = ("paper", "fedhide", "--table", "4", "--recipes", "mine", "--out", "p", "--quiet", "--only", "fixed")
@@ -466,7 +466,7 @@ def test_runs_at_a_time_are_measured_as_they_end(selfsame, monkeypatch):
     assert last["variants"][1]["figures"]["p@1"]["interval"] and not [one for one in last["remarks"] if "lacks" in one]
 
 
-def test_data_are_looked_at_once_for_all_runs_of_a_network(selfsame, monkeypatch):
+def test_data_are_looked_at_once_for_all_runs_of_a_network(selfsame, forked, monkeypatch):
     """Before, each was made ready, and measured, with a fingerprint of its own: seconds on a GPU at work."""
     taken, take = [], Fingerprint.of
     monkeypatch.setattr(Fingerprint, "of", lambda federation: taken.append(federation) or take(federation))

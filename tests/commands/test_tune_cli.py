@@ -222,7 +222,7 @@ def test_runs_on_other_data_are_not_mixed_into_one_table(selfsame):
     assert code == 2 and "was trained on other data" in err
 
 
-def test_a_recipe_whose_data_moved_goes_on_and_another_is_refused(selfsame):
+def test_a_recipe_whose_data_moved_goes_on_and_another_is_refused(selfsame, forked):
     people("A")
     people("B", shift=3.0)
     Path("tab.toml").write_text(TABLE + '[[variant]]\ntitle = "one"\n[[variant]]\ntitle = "two"\nlocal.lr = 0.5\n')
@@ -242,7 +242,7 @@ def test_a_recipe_whose_data_moved_goes_on_and_another_is_refused(selfsame):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a device that is not there is asked for")
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_runs_that_began_on_another_device_go_on_here(selfsame, jobs):
+def test_runs_that_began_on_another_device_go_on_here(selfsame, forked, jobs):
     people("A")
     Path("tab.toml").write_text(TABLE + '[[variant]]\ntitle = "one"\n[[variant]]\ntitle = "two"\nlocal.lr = 0.5\n')
     words = ("recipe", "tab.toml", "--quiet", "--rounds", 2, "--out", "t", "--device", "cpu")
@@ -432,7 +432,7 @@ def test_all_variants_are_tuned_in_one_call(selfsame, monkeypatch):
     assert code == 0 and "0 of 6 runs have ended" in out
 
 
-def test_runs_of_all_variants_are_trained_at_a_time(selfsame):
+def test_runs_of_all_variants_are_trained_at_a_time(selfsame, forked):
     """In processes of their own they come to what they come to one after another."""
     Path("many.toml").write_text("seeds = [3, 1]\n" + EVERY)
     words = (

@@ -4,7 +4,7 @@ import hashlib
 import math
 import tomllib
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -349,10 +349,16 @@ def test_bad_figures_of_points_are_one_line(text, said, tmp_path):
 # ---- the files in recipes/
 
 
+@cache
+def shipped(path):
+    """A recipe file as it is read, once for all tests."""
+    return read_experiment(path)
+
+
 def test_what_a_paper_says_is_written_as_it_is_read():
     told = 0
     for path in RECIPES:
-        for variant in read_experiment(path).variants:
+        for variant in shipped(path).variants:
             table = tomllib.loads(tables_to_toml({"paper": paper_table(variant.paper, variant.own_rounds)}))["paper"]
             rounds = variant.own_rounds if variant.paper.rounds is None and table else variant.paper.rounds
             assert read_paper(path, table) == replace(variant.paper, rounds=rounds)
@@ -376,7 +382,7 @@ def outcome(name, shape, width, options):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_recipes_name_what_exists_and_fits(path):
-    for variant in read_experiment(path).variants:
+    for variant in shipped(path).variants:
         recipe = resolve(variant.recipe)
         assert from_mapping(tomllib.loads(to_toml(recipe))) == recipe
         method = make(recipe.method.name, recipe.method.options)
@@ -393,7 +399,7 @@ def test_recipes_name_what_exists_and_fits(path):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_recipes_quote_figures_in_range(path):
-    for variant in read_experiment(path).variants:
+    for variant in shipped(path).variants:
         for key, (value, spread) in variant.paper.figures.items():
             top = FIGURES[key].factor
             assert 0 <= value <= top and (spread is None or 0 <= spread < top / 10), (variant.title, key)
@@ -403,7 +409,7 @@ def test_recipes_quote_figures_in_range(path):
 def test_mining_never_pushes_every_class_away():
     """With k as large as the number of the others, (8) is least when all classes lie in two opposite points."""
     for path in RECIPES:
-        for variant in read_experiment(path).variants:
+        for variant in shipped(path).variants:
             method = make(variant.recipe.method.name, variant.recipe.method.options)
             if method.name == "fedaws" and method.spread == "mining":
                 assert method.neighbours < published(variant.recipe)[1] - 1, (path.name, variant.title)
@@ -428,7 +434,7 @@ def test_every_experiment_of_the_papers_has_a_recipe_with_ours_beside_it():
     stems = {path.stem: path for path in RECIPES if path.parent.name == "recipes"}
     for paper, names in PAPERS.items():
         for name in names:
-            titles = [v.title for v in read_experiment(stems[f"{paper}-{name}"]).variants]
+            titles = [v.title for v in shipped(stems[f"{paper}-{name}"]).variants]
             # Ours is a file of its own; all settings are ours; the others are a reading that validation chose.
             tuned = name in (
                 "cifar100", "table1-cifar10", "table1-cifar100", "fig4-audiomnist", "fig4-lfw", "fig2-cifar10",
@@ -441,7 +447,7 @@ def test_every_experiment_of_the_papers_has_a_recipe_with_ours_beside_it():
 @pytest.mark.parametrize("name", ["fig2-cifar10", "fig3-cifar10", "table2-cifar10", "table2-mnist"])
 def test_fedmetric_is_there_as_printed_and_as_it_trains(name):
     """What is printed diverges: those variants say so in their titles, and all others hold the centre."""
-    variants = read_experiment(next(path for path in RECIPES if path.stem == f"fedmetric-{name}")).variants
+    variants = shipped(next(path for path in RECIPES if path.stem == f"fedmetric-{name}")).variants
     ours = [v for v in variants if v.recipe.method.name.startswith("fedmetric")]
     printed = [v for v in ours if "as printed" in v.title]
     assert printed and len(printed) < len(ours)
@@ -450,7 +456,7 @@ def test_fedmetric_is_there_as_printed_and_as_it_trains(name):
 
 
 def test_the_control_of_cifar100_differs_by_its_negatives_alone():
-    tuned = read_experiment(next(path for path in RECIPES if path.stem == "cifar100-tuned"))
+    tuned = shipped(next(path for path in RECIPES if path.stem == "cifar100-tuned"))
     by_title = {v.title: v.recipe for v in tuned.variants}
     with_, without = (by_title[f"FedHide(0.01, 10), standardised kernels{end}"] for end in ("", ", no negatives"))
     assert without.method.options == {**with_.method.options, "negative_weight": 0.0}
@@ -460,7 +466,7 @@ def test_the_control_of_cifar100_differs_by_its_negatives_alone():
 @pytest.mark.parametrize("name", ["lfw", "fdml-touchauth", "fdml-cameraauth"])
 def test_methods_that_are_compared_weigh_people_alike(name):
     """By samples FDML would weigh by those of a round and the others by all that a person has."""
-    variants = read_experiment(next(path for path in RECIPES if path.stem == name)).variants
+    variants = shipped(next(path for path in RECIPES if path.stem == name)).variants
     assert {v.recipe.method.name for v in variants} > {"fdml"}
     assert {v.recipe.cohort.weights for v in variants} == {"uniform"}
 
@@ -468,4 +474,4 @@ def test_methods_that_are_compared_weigh_people_alike(name):
 def test_every_recipe_of_a_paper_has_three_seeds():
     papers = [path for path in RECIPES if path.stem.split("-")[0] in PAPERS]
     assert len(papers) > 15
-    assert {path.stem for path in papers if {v.seeds for v in read_experiment(path).variants} != {(0, 1, 2)}} == set()
+    assert {path.stem for path in papers if {v.seeds for v in shipped(path).variants} != {(0, 1, 2)}} == set()

@@ -158,8 +158,10 @@ def pictures(tensors):
     """Every stretch of 64 bytes at a whole place in what the tensors were cut from: 8x8 pictures, if they are such."""
     found = set()
     for one in tensors:
-        raw = bytes(one.untyped_storage()) if one.dtype == torch.uint8 else b""
-        found |= {raw[at : at + 64] for at in range(0, len(raw) - 63, 64)}
+        if one.dtype == torch.uint8:
+            whole = torch.empty(0, dtype=torch.uint8).set_(one.untyped_storage())
+            raw = whole.numpy().tobytes()
+            found |= {raw[at : at + 64] for at in range(0, len(raw) - 63, 64)}
     return found
 
 

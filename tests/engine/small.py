@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@functools.cache
 def people(**options: Any) -> Federation:
-    """12 clients with 5 to 9 samples each."""
+    """12 clients with 5 to 9 samples each; the same federation for all tests, none of which changes it."""
     return load("synthetic", **{"clients": 12, "samples": 9, "unequal": True, "held_out": 10, **options})
 
 
@@ -39,7 +41,7 @@ def recipe(name: str, options: dict[str, Any] | None = None, **parts: dict[str, 
         "method": {"name": name, **OPTIONS.get(name, {}), **(options or {})},
         "data": {"name": "synthetic"},
         "net": {"name": "lenet", "width": 8, "channels": [4, 4]},
-        "run": {"rounds": 3, "device": "cpu", "precision": "float64", **parts.pop("run", {})},
+        "run": {"rounds": 2, "device": "cpu", "precision": "float64", **parts.pop("run", {})},
         "local": {"batch": 4, "lr": lr, **parts.pop("local", {})},
         **parts,
     }

@@ -164,7 +164,7 @@ def test_a_refused_answer_is_no_answer(engine):
             x[client_M == 3] = bad[0, 0]
             return x
 
-    object.__setattr__(federation, "source", Broken())
+    federation = replace(federation, source=Broken())
     problem = build("softmax", federation, sums={**MASKED, "least": 11}, cohort={"dropout": 1e-9}, run={"rounds": 2})
     state, _ = train(problem, engine)
     assert int(state.refused) == 2 and not state.last["contribution"][3].any()

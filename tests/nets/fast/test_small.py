@@ -38,6 +38,13 @@ KINDS = {
     "vectors of 4": Processor(4, 12, 2, 64),
     "vectors of 2": Processor(2, 20, 4, 64),
 }
+QUICK = tuple(flag.replace("-O3", "-O1") for flag in build.FLAGS)
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    """For tests of who compiles and of what is taken: the code may be slow."""
+    monkeypatch.setattr(build, "FLAGS", QUICK)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,7 +118,7 @@ def made(net: nn.Module, layout: Layout, shape: tuple[int, ...], kind: Processor
     steps = traced(net, shape)
     assert steps is not None
     with pytest.MonkeyPatch.context() as patch:  # vectors that a processor has not take its compiler minutes at -O3
-        patch.setattr(build, "FLAGS", tuple(flag.replace("-O3", "-O1") for flag in build.FLAGS))
+        patch.setattr(build, "FLAGS", QUICK)
         found = build.library(code(steps, shapes, kind))
     assert found is not None
     return SmallPasses(steps, shape, shapes, torch.float64 if kind.bits == 64 else torch.float32, found)
@@ -467,7 +474,7 @@ def load(samples: int | None) -> SmallPasses | None:
     return passes_for(net, shapes, torch.device("cpu"), torch.float32, None, Load(shape, samples))
 
 
-def test_short_trainings_do_without():
+def test_short_trainings_do_without(quickly):
     steps = traced(*(started("LeNet")[i] for i in (0, 3)))
     enough = small._WORTH // (3 * steps.work)
     assert load(enough) is None and load(enough + 1) is not None and load(None) is not None
@@ -527,7 +534,7 @@ def test_the_command_is_that_of_the_environment(monkeypatch):
     assert build.compiler.__wrapped__() == ()
 
 
-def test_compiled_once_and_for_nobody_else(tmp_path, monkeypatch):
+def test_compiled_once_and_for_nobody_else(quickly, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert load(None) is not None
     folder = tmp_path / "selfsame" / "passes"
@@ -538,7 +545,7 @@ def test_compiled_once_and_for_nobody_else(tmp_path, monkeypatch):
     assert list(folder.iterdir()) == [found]
 
 
-def test_a_folder_that_others_may_write_to_is_left_alone(tmp_path, monkeypatch):
+def test_a_folder_that_others_may_write_to_is_left_alone(quickly, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "selfsame" / "passes"
     folder.mkdir(parents=True)
@@ -547,7 +554,7 @@ def test_a_folder_that_others_may_write_to_is_left_alone(tmp_path, monkeypatch):
     assert not list(folder.iterdir())
 
 
-def test_without_a_home_it_is_compiled_for_once(tmp_path, monkeypatch):
+def test_without_a_home_it_is_compiled_for_once(quickly, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").touch()
     assert load(None) is not None
@@ -592,7 +599,7 @@ def test_any_number_of_images_is_taken(most, images):
     assert left == 0 and max(heights(most)) == most
 
 
-def test_the_model_uses_them_where_nothing_is_asked_of_autograd():
+def test_the_model_uses_them_where_nothing_is_asked_of_autograd(quickly):
     net, _, theta, shape = started("LeNet")
     model = Model(copy.deepcopy(net).float(), {}, load=Load(shape))
     plain = Model(copy.deepcopy(net).float(), {})
@@ -605,7 +612,7 @@ def test_the_model_uses_them_where_nothing_is_asked_of_autograd():
     assert torch.isfinite(jacobian(torch.ones(3, WIDTH))[0]).all()
 
 
-def test_samples_of_another_kind_are_left_to_the_module():
+def test_samples_of_another_kind_are_left_to_the_module(quickly):
     """The code reads memory as what it was made for; anything else must not come to it."""
     net, layout, theta, shape = started("ResNet")
     passes = small_passes(net, shape, dict(zip(layout.names, layout.shapes)), torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import dataclass
 
 import torch
@@ -119,6 +120,14 @@ def _at(values: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(values.data_ptr())
 
 
+def _most_work(net: nn.Module, shape: tuple[int, ...]) -> int:
+    """More multiplications for one image than any network has: what needs no tracing to be told from what is worth it.
+
+    Each weight is used once for each place of an image, of which padding makes a few times as many at most.
+    """
+    return 16 * sum(value.numel() for value in net.parameters()) * math.prod(shape[1:])
+
+
 def small_passes(
     net: nn.Module,
     shape: tuple[int, ...],
@@ -131,6 +140,8 @@ def small_passes(
     None where it is not one of those, where nothing compiles here, or where a training on so many `samples` would not
     make good the seconds that a compiler takes.
     """
+    if samples is not None and 3 * samples * _most_work(net, shape) < _WORTH:
+        return None
     steps = traced(net, shape)
     if steps is None or (samples is not None and 3 * samples * steps.work < _WORTH) or not compiler():
         return None
