@@ -238,7 +238,7 @@ eval_every = 2
 """
 
 
-def test_who_asks_for_runs_hears_of_each_with_its_data(tmp_path):
+def test_who_asks_for_runs_hears_of_each_with_its_data(tmp_path, forked):
     """By which `selfsame paper` measures them as they end, and not all of them in the end."""
     (tmp_path / "two.toml").write_text(RECIPE)
     campaign = Campaign(read_experiment(tmp_path / "two.toml", {}, ()), tmp_path / "runs")

@@ -159,7 +159,7 @@ def test_one_that_diverges_late_was_sound_in_the_rungs_before(tmp_path):
     ]  # fmt: skip
 
 
-def test_processes_pause_at_the_end_of_a_rung(tmp_path):
+def test_processes_pause_at_the_end_of_a_rung(tmp_path, forked):
     tuning = plan(task("local.lr=0.1,0.2"), tmp_path)
     work = [(tuning, *one) for one in tuning.left(tuning.jobs)]
     train_at_once(work, 2, lambda _job, _federation: None, until=2)
