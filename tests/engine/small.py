@@ -41,7 +41,7 @@ def recipe(name: str, options: dict[str, Any] | None = None, **parts: dict[str, 
         "method": {"name": name, **OPTIONS.get(name, {}), **(options or {})},
         "data": {"name": "synthetic"},
         "net": {"name": "lenet", "width": 8, "channels": [4, 4]},
-        "run": {"rounds": 2, "device": "cpu", "precision": "float64", **parts.pop("run", {})},
+        "run": {"rounds": 3, "device": "cpu", "precision": "float64", **parts.pop("run", {})},
         "local": {"batch": 4, "lr": lr, **parts.pop("local", {})},
         **parts,
     }
