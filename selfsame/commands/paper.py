@@ -111,7 +111,6 @@ def paper(
                 f"{pictures[0].option}: attacks on pictures have no recipe, share or bootstrap, and "
                 "are asked for by themselves"
             )
-        settings = settings or []
         return repeat(
             AskedPictures(
                 pictures[0],
@@ -119,7 +118,7 @@ def paper(
                 path,
                 lpips,
                 only or [],
-                settings,
+                settings or [],
                 rounds,
                 because,
                 device or "auto",
