@@ -202,11 +202,21 @@ def grid_keys(args: argparse.Namespace, grids: Mapping[str, Sized]) -> list[Tabl
     return [{**asked, "method": name, "setting": number} for name, grid in grids.items() for number in range(len(grid))]
 
 
+def tried_with(file: Path, name: str, rounds: int | None = None) -> list[Tables]:
+    """The runs of a method's grid that a file has, of any length or of one."""
+    tried = [line for line in finished(file) if line["key"]["phase"] == "choose" and line["key"]["method"] == name]
+    return [line for line in tried if rounds is None or line["key"]["rounds"] == rounds]
+
+
+def last_tried(args: argparse.Namespace, name: str) -> list[Tables]:
+    """Those that a setting is chosen by: of the length that is asked for, where the file has any of it."""
+    tried = tried_with(args.file, name, args.rounds) or tried_with(args.file, name)
+    return [line for line in tried if "alike" in line["key"]] or tried
+
+
 def chosen(args: argparse.Namespace, name: str) -> tuple[Tables, float] | None:
     """The setting that was best on the people set apart."""
-    tried = [line for line in finished(args.file) if line["key"]["phase"] == "choose" and line["key"]["method"] == name]
-    tried = [line for line in tried if "alike" in line["key"]] or tried
-    best = max(tried, key=lambda line: worth(args, line), default=None)
+    best = max(last_tried(args, name), key=lambda line: worth(args, line), default=None)
     return None if best is None else (best["options"], best["lr"])
 
 

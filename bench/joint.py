@@ -4,7 +4,8 @@ FDML's losses in the enclave beside softmax, which has everybody's class vector 
 see two sums. What the loss does and what the optimiser does is told apart: the first two have both optimisers.
 
 choose   every setting of every loss's grid (four learning rates times two settings of its own), on people set apart of
-         those that are trained on (`for_choosing`), one seed; nothing of the test is looked at.
+         those that are trained on (`for_choosing`), one seed; nothing of the test is looked at. With --after ROUNDS
+         only the better half of each grid, by the runs of so many rounds that the file has.
 measure  the best setting of each by that, on the whole federation, three seeds, with intervals by person. The control
          beside them is the network as it starts.
 table    what is in the file.
@@ -12,7 +13,8 @@ table    what is in the file.
 Every finished run is a line of the file, and a run that is there is not repeated; several processes share a file
 (`selfsame/runs/sharing.py`). The rest of a recipe is that of recipes/DATA.toml. Options as of bench/frontier.py:
 
-    python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda
+    python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda --rounds 2500
+    python bench/joint.py choose omniglot.jsonl --data omniglot --path DATA --device cuda --after 2500
     python bench/joint.py measure omniglot.jsonl --data omniglot --path DATA --device cuda
     python bench/joint.py choose lfw.jsonl --data lfw --path DATA --device cuda --methods "softmax; semi-hard, Adam"
 """
@@ -36,9 +38,12 @@ from frontier import (
     federation_of,
     figures,
     grid_keys,
+    last_tried,
     ran,
     recipe,
     spread,
+    tried_with,
+    worth,
 )
 
 from selfsame.data import Federation
@@ -103,7 +108,20 @@ def choose(args: argparse.Namespace, names: list[str]) -> None:
         name = key["method"]
         return measured(args, federation(), name, grids[name][key["setting"]], 0)
 
-    share(args.file, grid_keys(args, grids), one)
+    keys = grid_keys(args, grids)
+    if args.after is not None:
+        better = {name: better_half(args, name, len(grids[name])) for name in names}
+        keys = [key for key in keys if key["setting"] in better[key["method"]]]
+    share(args.file, keys, one)
+
+
+def better_half(args: argparse.Namespace, name: str, count: int) -> list[int]:
+    """The numbers of a grid's better half by its shorter runs, all of which the file has to have."""
+    tried = tried_with(args.file, name, args.after)
+    if {line["key"]["setting"] for line in tried} != set(range(count)):
+        raise SystemExit(f"{args.file}: {name} was not tried with each of {count} settings and {args.after} rounds")
+    ordered = sorted(tried, key=lambda line: worth(args, line), reverse=True)
+    return [line["key"]["setting"] for line in ordered[: count // 2]]
 
 
 def measure(args: argparse.Namespace, names: list[str]) -> None:
@@ -125,7 +143,7 @@ def table(args: argparse.Namespace) -> None:
     print("|---|---:|---:|---:|---:|---|---:|")
     for name in (*LOSSES, UNTRAINED):
         here = [line for line in lines if line["key"]["method"] == name]
-        tried = [line["eer"] for line in here if line["key"]["phase"] == "choose" and line["eer"] is not None]
+        tried = [line["eer"] for line in last_tried(args, name) if line["eer"] is not None]
         some = [line for line in here if line["key"]["phase"] == "measure"]
         best = chosen(args, name)
         if best is None and not some:
@@ -140,7 +158,9 @@ def table(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    args = frontier.options(__doc__).parse_args()
+    parser = frontier.options(__doc__)
+    parser.add_argument("--after", type=int, metavar="ROUNDS", help="only the better half by runs of so many rounds")
+    args = parser.parse_args()
     names = frontier.asked(args, (*LOSSES, UNTRAINED) if args.what == "measure" else LOSSES)
     if args.what == "table":
         table(args)
