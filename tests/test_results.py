@@ -11,6 +11,7 @@ import pytest
 
 from selfsame.config.experiment import read_experiment
 from selfsame.config.recipe import differences
+from selfsame.privacy.accountant import Exchange, Laplace, composed_epsilon
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, KEPT = ROOT / "docs" / "results", ROOT / "bench" / "kept"
@@ -90,10 +91,8 @@ def test_table_1_of_fedaws_is_what_the_kept_runs_and_its_page_say():
             assert row in text, row
     for variant in read_experiment(ROOT / "recipes" / "fedaws-table1-cifar100.toml").variants:
         if (order := variant.recipe).method.name in ("fixed", "fedaws", "softmax"):
-            # one row was not run yet with what all rounds chose, and says so
-            rounds = 4000 if variant.title == "softmax, ResNet-56" else 10000
-            assert ("4,000" in variant.paper.chosen.partition("lambda")[0]) == (rounds == 4000)
-            chosen = best[rounds, order.method.name]
+            assert "4,000" not in variant.paper.chosen.partition("lambda")[0]
+            chosen = best[10000, order.method.name]
             assert (order.local.lr, order.server.weight_decay) == (chosen["lr"], chosen["weight_decay"])
             assert order.method.options.get("spread_weight") == chosen.get("lambda")
     for title, name in {"fixed": "fixed", "FedAwS": "fedaws", "softmax": "softmax"}.items():
@@ -113,6 +112,14 @@ def test_table_1_of_fedaws_is_what_the_kept_runs_and_its_page_say():
             said = f"{found['measured']:.1f} ± {found['half_range']:.1f}"
             cells += [f"{found['paper']:.1f}", said, f"{found['difference']:+.1f}"]
         assert f"| {title} | {' | '.join(cells)} |" in text, cells
+    bare, whole, start = ([page[f"{words}FedAwS, {net}"]["p@1"] for net in ("ResNet-32", "ResNet-56")]
+                          for words in ("no negative term, as in ", "", "untrained network, as in "))  # fmt: skip
+    row = " | – | ".join(f"– | {one['measured']:.1f} ± {one['half_range']:.1f}" for one in bare)
+    assert f"| FedAwS without its spread term, the control | {row} | – |" in text
+    worth = {round(one["measured"] - other["measured"]) for one, other in zip(whole, bare, strict=True)}
+    left = [round(one["measured"] - other["measured"]) for one, other in zip(bare, start, strict=True)]
+    assert worth == {56} and "**The spread term is worth 56 points here**" in text
+    assert "what is left is {} to {} points more than the untrained".format(*left) in text
     said = "FedAwS {:.1f} % (paper 69.6), softmax {:.1f} % (70.0)"
     found = [page[f"{name}, ResNet-56"]["p@1"]["measured"] for name in ("FedAwS", "softmax")]
     assert said.format(*found) in (ROOT / "README.md").read_text(encoding="utf-8")
@@ -191,42 +198,77 @@ def test_faces_of_six_methods_are_what_the_kept_runs_say():
 
 
 def test_fdml_on_touch_is_what_its_pages_say():
-    """Table I at all rounds, and Tables II and III at a fifth of them."""
-    found, pages = {}, {}
+    """Tables I to III, all at the paper's rounds."""
+    pages = {}
     for number in ("i", "ii", "iii"):
         page = json.loads((RESULTS / "papers" / "fdml" / f"table-{number}.json").read_text(encoding="utf-8"))
         (part,) = (part for part in page["parts"] if part["recipe"] == "fdml-touchauth")
         pages[number] = {one["title"]: one for one in part["variants"]}
-        found |= {title: one["figures"]["vii_c"]["measured"] for title, one in pages[number].items()}
-    assert all(one["rounds"] == one["recipe_rounds"] for one in pages["i"].values() if not one["control"])
-    assert pages["iii"]["FDML"]["rounds"] == 3000
+        assert all(one["rounds"] == one["recipe_rounds"] for one in pages[number].values() if not one["control"])
     text = (RESULTS / "fdml.md").read_text(encoding="utf-8")
 
-    def row(*titles):
-        return ", ".join(f"{found[title]:.1f}" for title in titles)
+    def figure(number, title):
+        return pages[number][title]["figures"]["vii_c"]
 
-    titles = {
-        "FDML": "FDML",
-        "fixed vectors, the control": "fixed vectors",
-        "untrained, the control": "untrained network",
+    def paper(one):
+        return "–" if one["paper"] is None else f"{one['paper']:.1f}"
+
+    rows = {
+        "FDML": ("i", "FDML"),
+        "FL, lr 0.1": ("i", "FL, lr 0.1"),
+        "FL, lr 0.01": ("i", "FL, lr 0.01"),
+        "fixed vectors, the control": ("i", "fixed vectors"),
+        "untrained, the control": ("i", "untrained network"),
     }
-    titles |= {f"FL, lr {rate}": f"FL, lr {rate}" for rate in ("0.1", "0.01")}
-    for said, title in titles.items():
-        begun = f"| {said} | {_cell(pages['i'][title]['figures']['vii_c'])} |"
-        assert begun in text, begun
-        if title in pages["iii"]:  # where FL is not
-            assert f"{begun} {row(title)} |" in text
+    for how in ("uc", "as"):
+        for share in (0.2, 0.4, 0.6):
+            rows[f"exceptions {share}, {how.upper()}"] = ("ii", f"FDML, exceptions, dropout {share}, strategy {how}")
+    rows |= {f"rate_p {share}": ("iii", f"FDML, rate_p, response {share}") for share in (0.8, 0.6)}
+    for said, where in rows.items():
+        row = f"| {said} | {_cell(figure(*where))} | {paper(figure(*where))} |"
+        assert row in text, row
+    for said, titles in {
+        "–": ("FDML", "FDML, rate_p, response 0.8", "FDML, rate_p, response 0.6"),
+        "8": [f"FDML, epsilon 8, response {share}" for share in (1.0, 0.8, 0.6)],
+        "4": [f"FDML, epsilon 4, response {share}" for share in (1.0, 0.8, 0.6)],
+    }.items():
+        composed = {"–": "–", "8": "5.6e7", "4": "2.5e7"}[said]
+        cells = [cell for title in titles for cell in (_cell(figure("iii", title)), paper(figure("iii", title)))]
+        assert f"| {said} | {composed} | {' | '.join(cells)} |" in text, cells
     whole = {title: one["figures"]["vii_c"]["measured"] for title, one in pages["i"].items()}
     behind = {title: whole["FDML"] - value for title, value in whole.items()}
     assert f"{behind['FL, lr 0.1']:.1f} points ahead of FL-traditional at 0.1" in text
     assert f"{behind['FL, lr 0.01']:.1f} points behind FDML" in text
     assert f"{behind['fixed vectors']:.1f} points of FDML's" in text
-    for how in ("uc", "as"):
-        lost = [f"FDML, exceptions, dropout {share}, strategy {how}" for share in (0.2, 0.4, 0.6)]
-        assert f"| exceptions 0.2, 0.4, 0.6, {how.upper()} | | {row(*lost)}" in text
-    assert f"| rate_p 0.8, 0.6 | | {row('FDML, rate_p, response 0.8', 'FDML, rate_p, response 0.6')} |" in text
-    noise = [found[f"FDML, epsilon {epsilon}, response 1.0"] for epsilon in (8, 4)]
-    assert "has {:.1f} at the paper's epsilon 8 (paper 80.55) and {:.1f} at 4".format(*noise) in text
+    again, fixed = (_cell(figure("iii", title)) for title in ("FDML", "fixed vectors"))
+    assert f"has {again} for FDML and {fixed} for fixed vectors" in text and f"stay have** ({fixed})" in text
+    assert _cell(figure("ii", "fixed vectors")) == fixed
+    loss = {title: figure("iii", "FDML")["measured"] - figure(*where)["measured"] for title, where in rows.items()}
+    lost = [loss[f"exceptions {share}, UC"] for share in (0.2, 0.4, 0.6)]
+    late = [loss[f"rate_p {share}"] for share in (0.8, 0.6)]
+    assert f"UC loses {min(lost):.1f} to {max(lost):.1f} points" in text
+    assert f"rate_p {min(late):.1f} to {max(late):.1f}, beside the" in text
+    costs = [
+        figure("iii", f"FDML{beside}")["measured"] - figure("iii", f"FDML, epsilon {noise}, response {share}")["measured"]
+        for share, beside in ((1.0, ""), (0.8, ", rate_p, response 0.8"), (0.6, ", rate_p, response 0.6"))
+        for noise in (8, 4)
+    ]
+    assert f"**Noise costs {min(costs):.1f} to {max(costs):.1f} points" in text
+    assert sum(eight > four for eight, four in zip(costs[::2], costs[1::2], strict=True)) == 2  # of three columns
+
+
+def test_what_the_noise_of_fdml_composes_to_on_touch():
+    pytest.importorskip("dp_accounting")
+    text = (RESULTS / "fdml.md").read_text(encoding="utf-8")
+    for epsilon in (8, 4):
+        (variant,) = (one for one in read_experiment(ROOT / "recipes" / "fdml-touchauth.toml").variants
+                      if one.title == f"FDML, epsilon {epsilon}, response 1.0")  # fmt: skip
+        order = variant.recipe
+        options = order.method.options
+        noise = Laplace(options["clip"], options["scale"], options["drop"])
+        found = composed_epsilon(noise, Exchange(order.local.batch, order.net.width), order.run.rounds, 1e-5)
+        digits, _, power = f"{found:.1e}".partition("e+")
+        assert f"| {epsilon} | {digits}e{int(power)} |" in text
 
 
 def test_places_of_the_eyes_are_what_the_kept_cases_say(monkeypatch, capsys):
