@@ -41,6 +41,7 @@ from selfsame.report.words import duration
 Plain = Mapping[str, Any]
 _DIGITS = {PSNR: 1}  # of LPIPS two
 _OF_MEANS = ("found", "chance", "blank")
+_SEEDS = "Seeds"  # the column of a page that has several
 _NO_LPIPS = "Without LPIPS, which wants its published weights (--lpips FILE): PSNR alone, of which the paper has none."
 _SIZE = (
     "**LPIPS cannot be held to the paper's: it grows with the side of the pictures, which the paper does not give.** "
@@ -89,7 +90,8 @@ def _comparable(pictures: Plain) -> str:
     settings = settings_of(pictures)
     count, seeds = settings.targets, len(settings.seeds)
     few = f"{_count(count, 'picture')} and {_count(seeds, 'seed')}"
-    spread = "± is half the range over seeds." if seeds > 1 else "± is the deviation over the pictures."
+    several = "± is half the range over seeds; a figure of one seed has none."
+    spread = several if seeds > 1 else "± is the deviation over the pictures."
     words = f"{few[:1].upper()}{few[1:]}: differences within ± say nothing. {spread}"
     without = pictures["cases"] and measures(pictures) == [PSNR]
     return f"{_NO_LPIPS if without else _SIZE} {words}"
@@ -121,25 +123,26 @@ def _taken_sheet(pictures: Plain, network: str) -> Sheet:
             row += [_less(group, name, paper[0])] if paper and name != PSNR else []
         right = right_of(group)
         right_words = ["–" if right is None else f"{100 * right:.1f}"] if trained else []
-        rows.append([*row, _found(group), *right_words])
+        rows.append([*row, _found(group), *right_words, *_seeds(settings, group)])
     every = _one_each(some(pictures, network=network, attacker=TAKEN))
     for name, words in (("unrelated", "unrelated"), ("blank", "blank")):
         row = [f"{words} (control)", *(["–"] if told else [])]
         for measure in names:
             row += [_cell(pictures, every, name, measure), *(["–"] if told and measure != PSNR else [])]
-        rows.append([*row, "–", *(["–"] if trained else [])])
+        rows.append([*row, "–", *(["–"] if trained else []), *_seeds(settings, every)])
     columns = ["Method", *(["Paper,\nLPIPS"] if told else [])]
     for name in names:
         columns += [_label(name), *(["Difference"] if told and name != PSNR else [])]
-    columns += ["Found", *(["P@1 %"] if trained else [])]
+    columns += ["Found", *(["P@1 %"] if trained else []), *_seeds_column(settings)]
     title = f"{network.capitalize()} network, the proxy taken for the prototype"
     lose = [*(place for place, column in enumerate(columns) if column == "Difference"), columns.index(_label(PSNR))]
-    return Sheet(columns, rows, title, words=(0,), lose=lose)
+    left = (0, *(place for place, column in enumerate(columns) if column == _SEEDS))
+    return Sheet(columns, rows, title, words=left, lose=lose)
 
 
 def _read_sheet(pictures: Plain) -> Sheet:
     """A row for each network, method and number of devices in the mean, beside the closest of as many others."""
-    names, rows = measures(pictures), []
+    settings, names, rows = settings_of(pictures), measures(pictures), []
     titles = (ANY, *TABLE, *OTHERS)
     for network in NETWORKS:
         mine = some(pictures, network=network, attacker=READ)
@@ -149,11 +152,23 @@ def _read_sheet(pictures: Plain) -> Sheet:
                 right = right_of(group)
                 where = network if right is None else f"{network}, P@1 {100 * right:.1f} %"
                 found, *rest = ([_cell(pictures, group, name, one) for one in names] for name in _OF_MEANS)
-                rows.append([where, title, str(size), *found, _found(group), *chain(*rest)])
+                rows.append([where, title, str(size), *found, _found(group), *chain(*rest), *_seeds(settings, group)])
     columns = ["Network", "Method", "n", *map(_label, names), "Found"]
     columns += [f"{words},\n{_label(name)}" for words in ("best of n", "blank") for name in names]
+    columns += _seeds_column(settings)
     lose = range(len(columns) - 1, 3, -1)
-    return Sheet(columns, rows, "The prototype read off the update", words=(0, 1), whole=(1, 2), lose=lose)
+    words = (0, 1, *(place for place, column in enumerate(columns) if column == _SEEDS))
+    return Sheet(columns, rows, "The prototype read off the update", words=words, whole=(1, 2), lose=lose)
+
+
+def _seeds_column(settings: PictureSettings) -> list[str]:
+    return [_SEEDS] if len(settings.seeds) > 1 else []
+
+
+def _seeds(settings: PictureSettings, group: Sequence[Plain]) -> list[str]:
+    """Those of a row, where a page has several."""
+    known = ", ".join(str(case["seed"]) for case in group)
+    return [known or "–"] if _seeds_column(settings) else []
 
 
 def _one_each(group: Sequence[Plain]) -> list[Plain]:
@@ -180,7 +195,7 @@ def _cell(pictures: Plain, group: Sequence[Plain], name: str, measure: str) -> s
 
 
 def _less(group: Sequence[Plain], measure: str, paper: float) -> str:
-    found = mean_of(group, "found", measure)
+    found = mean_of(group, "found", measure, several=True)
     return "–" if found is None else f"{round(found[0] - paper, 2) + 0.0:+.2f}"
 
 
@@ -204,7 +219,7 @@ def picture_remarks(pictures: Plain) -> list[str]:
         out.append(f"Set on the command line: {', '.join(changed)}.{how}")
     out.append(f"Seeds: {', '.join(map(str, settings.seeds))}.")
     if pictures["cases"]:
-        out += _left(attacks_left(pictures))
+        out += _left(attacks_left(pictures), len(settings.seeds) > 1)
     sizes = told_by(pictures, lambda case: f"{case['parameters']:,}" if case.get("parameters") else "")
     out += [f"Parameters of the network: {'; '.join(sizes)}."] if sizes else []
     out += [f"{RUN_WITH}{words}." for words in told_by(pictures, machine_of)]
@@ -213,11 +228,15 @@ def picture_remarks(pictures: Plain) -> list[str]:
     return out
 
 
-def _left(cases: Sequence[Plain]) -> list[str]:
+def _left(cases: Sequence[Plain], several: bool) -> list[str]:
     """The attacks that have not been made, those alike together."""
-    named: dict[str, dict[str, None]] = {}
+    seeds: dict[tuple[str, str], list[int]] = {}
     for case in cases:
-        named.setdefault(f"{case['network']}, {_how(case)}", {})[case["method"]] = None
+        seeds.setdefault((f"{case['network']}, {_how(case)}", case["method"]), []).append(case["seed"])
+    named: dict[str, list[str]] = {}
+    for (how, method), those in seeds.items():
+        words = f", seed{'s' * (len(those) > 1)} {', '.join(map(str, those))}" if several else ""
+        named.setdefault(how + words, []).append(method)
     said = [f"{', '.join(titles)} ({how})" for how, titles in named.items()]
     return [f"{LEFT}{'; '.join(said)}."] if said else []
 

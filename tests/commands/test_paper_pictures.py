@@ -15,6 +15,8 @@ from selfsame.commands import paper_pictures
 from selfsame.config.exhibits import find_exhibits
 from selfsame.config.picture_attacks import PictureSettings, cases, picture_settings
 from selfsame.report.exhibit_page import exhibit_files
+from selfsame.report.picture_cases import sound_cases
+from selfsame.report.picture_page import pictures_plain
 from selfsame.runs import inversions
 from selfsame.runs.inversions import Inversions
 
@@ -63,6 +65,11 @@ def here(whole, monkeypatch, tmp_path):
             (tmp_path / file.relative_to(whole[0])).write_bytes(file.read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def first_seed():
+    """The kept lines of the seed that is whole."""
+    return [line for line in KEPT.read_text().splitlines(keepends=True) if json.loads(line)["key"]["seed"] == 0]
 
 
 def lines(file="p/table-2.jsonl"):
@@ -232,14 +239,24 @@ def test_lines_of_the_paper_make_its_page_without_data_or_attack(call, monkeypat
     nothing(monkeypatch)
     monkeypatch.setattr("selfsame.data.load", lambda *_: pytest.fail("data are not needed"))
     Path("p").mkdir()
-    Path("p/table-2.jsonl").write_bytes(KEPT.read_bytes())
+    Path("p/table-2.jsonl").write_text("".join(first_seed()))
     code, out, err = call("paper", "fedhide", "--table", 2, "--out", "p")
     assert (code, err) == (0, "") and max(map(len, out.split("The paper's attacker")[0].splitlines())) <= 80
-    for name in ("table-2.md", "table-2.json"):
-        assert Path("p", name).read_bytes() == (ROOT / "docs/results/papers/fedhide" / name).read_bytes()
+    text = Path("p/table-2.md").read_text()
     Path("p/table-2.md").unlink()
     code, out, err = call("paper", "p/table-2.json")
     assert (code, out, err) == (0, "page: p/table-2.md\n", "") and page()["paper"] == "fedhide"
+    assert Path("p/table-2.md").read_text() == text
+
+    ours = ROOT / "docs/results/papers/fedhide"  # the page of all seeds, with what is left of two of them
+    kept = [json.loads(line) for line in KEPT.read_text().splitlines()]
+    settings = PictureSettings(seeds=(0, 1, 2))
+    found, wrong, others = sound_cases(kept, settings)
+    assert json.loads((ours / "table-2.json").read_text())["pictures"] == pictures_plain(settings, found)
+    assert (wrong, others) == ([], 0)
+    Path("p/table-2.json").write_bytes((ours / "table-2.json").read_bytes())
+    assert call("paper", "p/table-2.json")[0] == 0
+    assert Path("p/table-2.md").read_bytes() == (ours / "table-2.md").read_bytes()
 
 
 def test_without_data_the_page_has_the_papers_figures_and_what_is_wanted(call, monkeypatch, tmp_path):
@@ -373,7 +390,7 @@ def test_lpips_is_for_pictures_and_all_of_a_paper_has_none(call, tmp_path, monke
 def test_pages_of_two_machines_are_joined(call, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     nothing(monkeypatch)
-    told = KEPT.read_text().splitlines(keepends=True)
+    told = first_seed()
     Path("empty").mkdir()
     for name, some in (("all", told), ("one", told[:20]), ("two", told[15:])):
         Path(name).mkdir()
@@ -417,7 +434,9 @@ def test_a_damaged_page_is_refused(damage, here, call):
 def test_the_cases_are_those_that_were_kept():
     kept = [json.loads(line)["key"] for line in KEPT.read_text().splitlines()]
     wanted = list(cases(PictureSettings()))
-    assert len(wanted) == len(kept) == 36 and all(key in kept for key in wanted)
+    assert len(wanted) == len(first_seed()) == 36 and all(key in kept for key in wanted)
+    more = list(cases(PictureSettings(seeds=(0, 1, 2))))
+    assert all(key in more for key in kept) and len({json.dumps(key, sort_keys=True) for key in kept}) == len(kept)
 
 
 def test_settings_are_typed_as_they_are_read():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from selfsame.config.picture_attacks import PictureSettings
+from selfsame.config.picture_attacks import ANY, OTHERS, TABLE, PictureSettings, cases
 from selfsame.errors import SelfsameError
 from selfsame.report.picture_cases import attacks_left, known_by, sound_cases
 from selfsame.report.picture_grid import drawn_grid, read_pictures
@@ -19,14 +19,36 @@ from selfsame.report.picture_page import joined_pictures, picture_lines, picture
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 PAGE = (RESULTS / "papers/fedhide/table-2.md").read_text(encoding="utf-8")
-LINES = [json.loads(one) for one in (ROOT / "bench/kept/inversion-cifar100.jsonl").read_text().splitlines()]
+KEPT = [json.loads(one) for one in (ROOT / "bench/kept/inversion-cifar100.jsonl").read_text().splitlines()]
+LINES = [line for line in KEPT if line["key"]["seed"] == 0]  # the seed that is whole
 MEASURES = {"lpips 0": 2, "lpips 64": 2, "psnr": 1}
 HIDE = "FedHide (0.01, 5)"
 
 
-def spread_words(values, digits):
-    mean = math.fsum(values) / len(values)
-    return f"{mean:.{digits}f} ± {math.sqrt(math.fsum((v - mean) ** 2 for v in values) / len(values)):.{digits}f}"
+def over_seeds(some, digits):
+    """The mean of each seed's mean, and half the range of these where there are several."""
+    means = [math.fsum(values) / len(values) for values in some]
+    spread = f" ± {(max(means) - min(means)) / 2:.{digits}f}" if len(means) > 1 else ""
+    return f"{math.fsum(means) / len(means):.{digits}f}{spread}"
+
+
+def by_seed(**wanted):
+    """The kept cases of this, in the order of their seeds."""
+    lines = [line for line in KEPT if all(line["key"][name] == value for name, value in wanted.items())]
+    return sorted(lines, key=lambda line: line["key"]["seed"])
+
+
+def counted(some):
+    values = [value for line in some for value in line["found"]["found"]["lpips 0"]]
+    return f"{sum(value < 0.1 for value in values)} of {len(values)}"
+
+
+def right_of(some):
+    return 100 * math.fsum(line["found"]["p@1"] for line in some) / len(some)
+
+
+def seeds_of(some):
+    return ", ".join(str(line["key"]["seed"]) for line in some)
 
 
 def papers():
@@ -42,58 +64,78 @@ def section(network):
 
 @pytest.mark.parametrize("network", ["untrained", "trained"])
 def test_each_row_of_the_papers_attacker(network):
-    known, seen = papers(), 0
+    known, every = papers(), {}
     assert len(known) == 13
-    for line in LINES:
-        key, found = line["key"], line["found"]
-        if (key["network"], key["attacker"]) != (network, "shared"):
-            continue
-        paper, cells = known[key["method"]][network], []
+    for method, both in known.items():
+        some, paper = by_seed(network=network, attacker="shared", method=method), both[network]
+        assert len(some) == len({line["key"]["seed"] for line in some}) >= (3 if network == "untrained" else 2)
+        every |= {line["key"]["seed"]: line for line in some}
+        cells = []
         for measure, digits in MEASURES.items():
-            values = found["found"][measure]
-            cells.append(spread_words(values, digits))
+            values = [line["found"]["found"][measure] for line in some]
+            cells.append(over_seeds(values, digits))
             if measure != "psnr":
-                less = math.fsum(values) / len(values) - float(paper.split(" ± ")[0])
-                cells.append(f"{less:+.2f}")
-        cells.append(f"{sum(value < 0.1 for value in found['found']['lpips 0'])} of 4")
-        cells += [f"{100 * found['p@1']:.1f}"] if network == "trained" else []
-        assert f"| {key['method']} | {paper} | {' | '.join(cells)} |\n" in section(network)
-        for name in ("unrelated", "blank"):  # the same beside every row
-            told = [spread_words(found[name][measure], digits) for measure, digits in MEASURES.items()]
-            row = f"| {name} (control) | – | {told[0]} | – | {told[1]} | – | {told[2]} | – |"
-            assert row in section(network)
-        seen += 1
-    assert seen == 13
+                mean = math.fsum(math.fsum(one) / 4 for one in values) / len(values)
+                cells.append(f"{mean - float(paper.split(' ± ')[0]):+.2f}")
+        cells.append(counted(some))
+        cells += [f"{right_of(some):.1f}"] if network == "trained" else []
+        assert f"| {method} | {paper} | {' | '.join(cells)} | {seeds_of(some)} |\n" in section(network)
+    for name in ("unrelated", "blank"):  # of a seed the same beside every row
+        told = [over_seeds([every[seed]["found"][name][measure] for seed in sorted(every)], digits)
+                for measure, digits in MEASURES.items()]  # fmt: skip
+        row = f"| {name} (control) | – | {told[0]} | – | {told[1]} | – | {told[2]} | – |"
+        assert row + (" – |" if network == "trained" else "") + " 0, 1, 2 |" in section(network)
 
 
 def test_each_row_of_ours():
-    text, seen = PAGE.split("## The prototype read off the update")[1], 0
-    for line in LINES:
-        key, found = line["key"], line["found"]
-        if key["attacker"] != "read":
+    text, rows = PAGE.split("## The prototype read off the update")[1], set()
+    for line in KEPT:
+        key = {name: line["key"][name] for name in ("network", "attacker", "method", "size")}
+        if key["attacker"] != "read" or tuple(key.values()) in rows:
             continue
-        cells = [spread_words(found["found"][measure], digits) for measure, digits in MEASURES.items()]
-        cells.append(f"{sum(value < 0.1 for value in found['found']['lpips 0'])} of 4")
-        for name in ("chance", "blank"):
-            cells += [spread_words(found[name][measure], digits) for measure, digits in MEASURES.items()]
-        where = key["network"] + (f", P@1 {100 * found['p@1']:.1f} %" if key["network"] == "trained" else "")
-        assert f"| {where} | {key['method']} | {key['size']} | {' | '.join(cells)} |\n" in text
-        seen += 1
-    assert seen == 10
+        rows.add(tuple(key.values()))
+        some = by_seed(**key)
+        cells = [over_seeds([one["found"]["found"][name] for one in some], digits) for name, digits in MEASURES.items()]
+        cells.append(counted(some))
+        for what in ("chance", "blank"):
+            cells += [
+                over_seeds([one["found"][what][name] for one in some], digits) for name, digits in MEASURES.items()
+            ]
+        where = key["network"] + (f", P@1 {right_of(some):.1f} %" if key["network"] == "trained" else "")
+        assert f"| {where} | {key['method']} | {key['size']} | {' | '.join(cells)} | {seeds_of(some)} |\n" in text
+    assert len(rows) == 10
 
 
 def test_what_a_reader_must_know_is_said():
+    seconds = [line["found"]["seconds"] for line in KEPT]
     for words in (
         "**LPIPS cannot be held to the paper's: it grows with the side of the pictures, which the paper does not give",
-        "Four pictures and one seed: differences within ± say nothing.",
+        "Four pictures and three seeds: differences within ± say nothing. ± is half the range over seeds; a figure of",
         "trained for 2,000 rounds (paper: 100,000) of 20 clients (paper: 10)",
         "with the answer at hand",
         "Run with selfsame 0.1.0, torch 2.11.0+cu130, gpu NVIDIA H200",
-        f"36 attacks took {min(line['found']['seconds'] for line in LINES):.1f} to ",
-        "--table 2 --path DATA --lpips FILE",
+        f"{len(KEPT)} attacks took {min(seconds):.1f} to {max(seconds):.0f} s each",
+        "--table 2 --path DATA --lpips FILE --set 'seeds=[0, 1, 2]'",
     ):
         assert words in PAGE, words
-    assert "Not run yet" not in PAGE
+
+
+def test_attacks_that_have_not_been_made_are_told_with_their_seeds():
+    known = {known_by({**line["key"], **line["found"]}) for line in KEPT}
+    left = [key for key in cases(PictureSettings(seeds=(0, 1, 2))) if known_by(key) not in known]
+    (said,) = re.findall(r"Not run yet: (.*)\.\n", PAGE)
+    told = set()
+    for segment in said.split("; "):
+        titles, network, how, some = re.fullmatch(r"(.+) \((\w+), (.+), seeds? ([\d, ]+)\)", segment).groups()
+        named = [title for title in (ANY, *TABLE, *OTHERS) if f", {title}, " in f", {titles}, "]
+        assert ", ".join(sorted(named, key=titles.index)) == titles
+        told |= {(network, title, how, int(seed)) for title in named for seed in some.split(", ")}
+    words = {"shared": "proxy taken"}
+    assert told == {
+        (key["network"], key["method"], words.get(key["attacker"], f"read, n = {key['size']}"), key["seed"])
+        for key in left
+    }
+    assert len(left) == 108 - len(KEPT) and min(key["seed"] for key in left) == 1
 
 
 def plain(lines, **changed):
@@ -117,7 +159,7 @@ def test_over_seeds_the_mean_and_half_the_range():
     more += [with_seed(line, 2, 0.1) for line in LINES if line["key"]["method"] == HIDE]
     pictures, others = plain([*LINES, *more], seeds=(0, 1, 2))
     text = "\n".join(picture_lines(pictures))
-    assert others == 0 and "Four pictures and three seeds" in text and "± is half the range over seeds." in text
+    assert others == 0 and "Four pictures and three seeds" in text and "± is half the range over seeds; " in text
     for line in LINES:
         values = line["found"]["found"]["lpips 64"]
         mean = math.fsum(values) / 4
