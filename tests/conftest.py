@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -57,6 +58,16 @@ def _unmarked(drawing):
 
     exhibit_figures.draw_exhibit(drawing)
     return f"<svg><!-- {exhibit_figures.digest(drawing)} --></svg>".encode()
+
+
+@pytest.fixture(scope="session")
+def operators_once():
+    """PyTorch's exporter writes its table of operators once for all networks, not anew for each: half of a small one's
+    time."""
+    exporter = pytest.importorskip("torch.onnx._internal.exporter._registration").ONNXRegistry
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporter, "from_torchlib", staticmethod(functools.cache(exporter.from_torchlib)))
+        yield
 
 
 class Forked(subprocess.Popen):
