@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import typer.main
 from hypothesis import HealthCheck, settings
 
 # The tests are many and small, and the machine is shared. Processes that tests start have one thread too: sums over
@@ -57,6 +59,26 @@ def _unmarked(drawing):
 
     exhibit_figures.draw_exhibit(drawing)
     return f"<svg><!-- {exhibit_figures.digest(drawing)} --></svg>".encode()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_once():
+    """Typer makes all commands anew at every call in a process, which takes longer than most calls: here it does once."""
+    made = functools.cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.main.get_command", made)
+        patch.setattr("typer.testing._get_command", made)
+        yield
+
+
+@pytest.fixture(scope="session")
+def operators_once():
+    """PyTorch's exporter writes its table of operators once for all networks, not anew for each: half of a small one's
+    time."""
+    exporter = pytest.importorskip("torch.onnx._internal.exporter._registration").ONNXRegistry
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporter, "from_torchlib", staticmethod(functools.cache(exporter.from_torchlib)))
+        yield
 
 
 class Forked(subprocess.Popen):

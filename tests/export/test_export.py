@@ -28,6 +28,7 @@ from selfsame.runs.loop import train
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("operators_once")
 
 
 @pytest.fixture(scope="module")

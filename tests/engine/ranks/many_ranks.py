@@ -6,11 +6,8 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import sys
-from contextlib import suppress
+import time
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -112,33 +109,31 @@ def cases(size: int) -> dict[str, tuple[int, Case]]:
 
 
 def spread(size: int, folder: Path) -> None:
-    """Run `main` below in so many processes that know of one another; raise with what they said if one fails."""
+    """Run `main` below in so many processes that know of one another; raise if one fails.
+
+    They are forked from this one and import nothing. A process that has been on a GPU cannot be forked: they are new.
+    """
+    import torch._dynamo  # noqa: F401  # derivatives of stacked networks ask for it, which takes seconds in each
+
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    place["PYTHONPATH"] = os.pathsep.join(sys.path)  # the helpers of the tests beside it
-    process = subprocess.Popen(
-        [sys.executable, __file__, str(folder)], env={**os.environ, **place}, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    context = get_context("spawn" if torch.cuda.is_available() else "fork")
+    ranks = [context.Process(target=main, args=(folder, rank, place), daemon=True) for rank in range(size)]
+    last = time.monotonic() + PLENTY
     try:
-        said = process.communicate(timeout=PLENTY)[0]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(max(0, last - time.monotonic()))
     finally:
-        with suppress(ProcessLookupError):  # what is left of its group
-            os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode:
-        raise RuntimeError(said)
-
-
-def fork(size: int, folder: Path) -> bool:
-    """Every rank in a process of its own, forked from this one: PyTorch is imported once. Whether all ended well."""
-    ranks = [get_context("fork").Process(target=main, args=(folder, rank)) for rank in range(size)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    return not any(rank.exitcode for rank in ranks)
+        for rank in ranks:
+            if rank.exitcode is None and rank.pid is not None:
+                rank.kill()
+    codes = [rank.exitcode for rank in ranks]  # None: it did not end
+    if codes != [0] * size:
+        raise RuntimeError(f"processes ended with {codes}; what they said is in the captured output")
 
 
 def digest(state: State) -> str:
@@ -148,9 +143,9 @@ def digest(state: State) -> str:
     return whole.hexdigest()
 
 
-def main(folder: Path, rank: int) -> None:
+def main(folder: Path, rank: int, place: dict[str, str]) -> None:
     """What each process does: every case, then the second half of a run. Rank 0 keeps the states."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
     torch.set_num_threads(1)
     ranks = join()
     found: dict[str, Any] = {"bits": {}, "losses": {}, "crossed": {}}
@@ -192,7 +187,3 @@ def refused(ranks: Ranks) -> dict[str, str]:
             said[name] = str(error)
         ranks.wait()
     return said
-
-
-if __name__ == "__main__":
-    sys.exit(0 if fork(int(os.environ["WORLD_SIZE"]), Path(sys.argv[1])) else 1)
