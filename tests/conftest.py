@@ -63,7 +63,7 @@ def _unmarked(drawing):
 
 @pytest.fixture(scope="session", autouse=True)
 def commands_once():
-    """Typer makes all commands anew at every call in a process, which takes longer than most calls: here it does once."""
+    """Typer makes all commands anew at every call in a process, longer than most calls take: here it does once."""
     made = functools.cache(typer.main.get_command)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.main.get_command", made)

@@ -113,7 +113,7 @@ def spread(size: int, folder: Path) -> None:
 
     They are forked from this one and import nothing. A process that has been on a GPU cannot be forked: they are new.
     """
-    import torch._dynamo  # noqa: F401  # derivatives of stacked networks ask for it, which takes seconds in each
+    import torch._dynamo  # derivatives of stacked networks ask for it, which takes seconds in each
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
