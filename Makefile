@@ -14,8 +14,10 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest
 test: $(VENV)/.test ## lint, types and the whole test suite
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	$(PYTEST) -n 2 --dist worksteal
+	@echo "$(VENV)/bin/mypy, beside the tests; what it says comes last"
+	@said=$$(mktemp); $(VENV)/bin/mypy >$$said 2>&1 & types=$$!; \
+	  $(PYTEST) -n 2 --dist worksteal; tests=$$?; wait $$types; types=$$?; \
+	  cat $$said; rm -f $$said; exit $$((tests ? tests : types))
 
 docs: $(VENV)/.docs ## the manual in build/site; a broken link, a missing anchor or an orphan is an error
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

@@ -249,8 +249,7 @@ def test_fdml_on_touch_is_what_its_pages_say():
     assert f"{behind['fixed vectors']:.1f} points of FDML's" in text
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "FDML {:.1f} % (paper 80.9), FL {:.1f} % (71.4)".format(whole["FDML"], whole["FL, lr 0.1"]) in readme
-    said = "FL at 0.01 {:.1f} % (63.2), fixed vectors {:.1f} %"
-    assert said.format(whole["FL, lr 0.01"], whole["fixed vectors"]) in readme
+    assert f"| fixed vectors {whole['fixed vectors']:.1f} % |" in readme
     again, fixed = (_cell(figure("iii", title)) for title in ("FDML", "fixed vectors"))
     assert f"has {again} for FDML and {fixed} for fixed vectors" in text and f"stay have** ({fixed})" in text
     assert _cell(figure("ii", "fixed vectors")) == fixed

@@ -289,7 +289,9 @@ def made_pages():
     return found
 
 
-def test_pages_of_the_manual_are_what_their_json_says():
+def test_pages_of_the_manual_are_what_their_json_says(monkeypatch):
+    """Figures are not drawn for it: they are known by the digest of their numbers."""
+    monkeypatch.setattr("selfsame.report.exhibit_page.exhibit_svg", lambda _: b"")
     for page in made_pages():
         plain = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
         assert plain["file"] == page.stem
