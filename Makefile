@@ -46,7 +46,7 @@ web-demo: $(VENV)/.test $(WEB)/.demo ## a page where you write digits and are re
 	$(RUN) -m http.server $(PORT) --bind 127.0.0.1 --directory $(WEB)/page
 
 web-test: $(VENV)/.test $(WEB)/.test ## the page and the reports in headless Chromium
-	SELFSAME_WEB_PACKAGES=$(WEB) $(PYTEST) tests/export/test_page_browser.py tests/report/test_pages_browser.py
+	SELFSAME_WEB_PACKAGES=$(WEB) $(PYTEST) -n 2 --dist loadfile tests/export/test_page_browser.py tests/report/test_pages_browser.py
 
 $(WEB)/.demo:
 	mkdir -p $(WEB)
