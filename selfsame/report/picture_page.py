@@ -136,8 +136,7 @@ def _taken_sheet(pictures: Plain, network: str) -> Sheet:
     columns += ["Found", *(["P@1 %"] if trained else []), *_seeds_column(settings)]
     title = f"{network.capitalize()} network, the proxy taken for the prototype"
     lose = [*(place for place, column in enumerate(columns) if column == "Difference"), columns.index(_label(PSNR))]
-    left = (0, *(place for place, column in enumerate(columns) if column == _SEEDS))
-    return Sheet(columns, rows, title, words=left, lose=lose)
+    return Sheet(columns, rows, title, words=_in_words(columns, 0), lose=lose)
 
 
 def _read_sheet(pictures: Plain) -> Sheet:
@@ -157,8 +156,13 @@ def _read_sheet(pictures: Plain) -> Sheet:
     columns += [f"{words},\n{_label(name)}" for words in ("best of n", "blank") for name in names]
     columns += _seeds_column(settings)
     lose = range(len(columns) - 1, 3, -1)
-    words = (0, 1, *(place for place, column in enumerate(columns) if column == _SEEDS))
-    return Sheet(columns, rows, "The prototype read off the update", words=words, whole=(1, 2), lose=lose)
+    title, words = "The prototype read off the update", _in_words(columns, 0, 1)
+    return Sheet(columns, rows, title, words=words, whole=(1, 2), lose=lose)
+
+
+def _in_words(columns: Sequence[str], *first: int) -> list[int]:
+    """The columns that hold no figures: the first ones, and the seeds."""
+    return [*first, *(place for place, column in enumerate(columns) if column == _SEEDS)]
 
 
 def _seeds_column(settings: PictureSettings) -> list[str]:
